@@ -1,0 +1,1 @@
+"""One file for each thing measured; each prints a table and writes JSON."""

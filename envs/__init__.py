@@ -1,0 +1,1 @@
+"""Environments behind the protocols of `jaxagent.types`."""

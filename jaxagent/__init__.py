@@ -1,0 +1,1 @@
+"""Agentic reinforcement learning in JAX: a planner guides, a learned policy acts."""

@@ -1,0 +1,1 @@
+"""Models, losses and optimisers bound into pure Agent(init, act, update)."""

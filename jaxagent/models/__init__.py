@@ -1,0 +1,1 @@
+"""Flax Linen modules: init / apply, no I/O."""

@@ -1,0 +1,1 @@
+"""Sub-goal plans and who makes them."""

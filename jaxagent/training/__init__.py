@@ -1,0 +1,1 @@
+"""The only host loops, clocks and files of the library."""
