@@ -1,0 +1,92 @@
+"""What a public loss promises about its arguments, and how a broken promise is reported.
+
+Wrong kinds (dtype, rank, mismatched axes) are a TypeError, wrong values a ValueError; each is
+one line that names the function, the argument, what it expected and what it found.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar, get_args
+
+import jax
+import jax.numpy as jnp
+from beartype import beartype
+from beartype.door import is_bearable
+from jaxtyping import Array, Float, TypeCheckError, jaxtyped
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Scalar = float | int | Float[Array, ""]
+"""A hyper-parameter: a Python number, or a traced scalar where a schedule moves it."""
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Check arguments against their jaxtyping annotations, at trace time only under jit.
+
+    The checker is built at the first call: building all of them would double the import time.
+    """
+    signature = inspect.signature(function)
+
+    @functools.cache
+    def typed() -> Callable[P, R]:
+        return jaxtyped(typechecker=beartype)(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return typed()(*args, **kwargs)
+        except TypeCheckError as error:
+            complaint = _complaint(function.__name__, signature.bind(*args, **kwargs))
+            if complaint is None:
+                raise
+            raise TypeError(complaint).with_traceback(error.__traceback__) from None
+
+    return call
+
+
+def _complaint(function: str, bound: inspect.BoundArguments) -> str | None:
+    accepted = []
+    with jaxtyped("context"):
+        for name, value in bound.arguments.items():
+            expected = bound.signature.parameters[name].annotation
+            if not is_bearable(value, expected):
+                beside = f" beside {', '.join(accepted)}" if accepted else ""
+                return (
+                    f"{function}: argument '{name}' must be {_expected(expected)}, "
+                    f"found {_found(value)}{beside}"
+                )
+            if isinstance(value, jax.Array) and value.ndim:
+                accepted.append(f"{name} {_found(value)}")
+    return None
+
+
+def _expected(annotation: Any) -> str:
+    if isinstance(annotation, UnionType) or get_args(annotation):
+        return " | ".join(_expected(member) for member in get_args(annotation))
+    if hasattr(annotation, "dim_str"):
+        return f"{annotation.__name__.split('[')[0]}[{annotation.dim_str}]"
+    return "None" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, jax.Array):
+        return f"{value.dtype}{list(value.shape)}"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        kind = f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
+        return f"{kind} {value.dtype}{list(value.shape)} (convert it with jax.numpy.asarray)"
+    return f"{type(value).__name__} {value!r}"[:120]
+
+
+def require_unit_interval(function: str, name: str, value: Scalar) -> None:
+    """Refuse a static number outside [0, 1]; a traced one is data and passes unchecked."""
+    if isinstance(value, float | int) and not 0 <= value <= 1:
+        raise ValueError(f"{function}: {name} must lie in [0, 1], found {value}")
+
+
+def accumulate(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The arrays in their common dtype, at least float32: bfloat16 in, float32 sums."""
+    dtype = jnp.result_type(jnp.float32, *(array.dtype for array in arrays))
+    return tuple(array.astype(dtype) for array in arrays)
