@@ -1,0 +1,1 @@
+"""The household text world: an engine for ALFWorld games, its generator, experts and panels."""
