@@ -6,6 +6,7 @@ The printed text, the admissible commands and the win are those of the stock eng
 
 from typing import NamedTuple
 
+from envs.text.describe import look_text, object_text, receptacle_text
 from envs.text.game import Game
 from envs.text.state import State
 
@@ -32,14 +33,6 @@ class Outcome(NamedTuple):
     feedback: str
     event: Event | None
     valid: bool
-
-
-def opening_text(game: Game, state: State) -> str:
-    """The first observation of an episode: room and task."""
-    room = look_text(game, state)
-    return (
-        f"-= Welcome to TextWorld, ALFRED! =-\n\n{room}\n\nYour task is to: {game.task_text}."
-    )
 
 
 def step(game: Game, state: State, command: str) -> Outcome:
@@ -135,67 +128,6 @@ def _add_treatments(commands: list[str], game: Game, state: State) -> None:
             for item in things.sliceable
             if state.location in state.places[item]
         ]
-
-
-def receptacle_text(game: Game, state: State, receptacle: int) -> str:
-    """What examining a receptacle prints; opening it and arriving at it print the same."""
-    name = game.receptacles.names[receptacle]
-    if receptacle in game.receptacles.openable:
-        if not state.opened >> receptacle & 1:
-            return f"The {name} is closed."
-        opening = f"The {name} is open. In it"
-    else:
-        opening = f"On the {name}"
-    names = game.objects.names
-    seen = _listed([f"a {names[item]}" for item in state.contents[receptacle]])
-    return f"{opening}, you see {seen}."
-
-
-def object_text(game: Game, state: State, item: int) -> str:
-    """What examining a held object prints."""
-    name = game.objects.names[item]
-    if item in game.objects.containers:
-        inside = [f"a {game.objects.names[i]}" for i in game.objects.containers[item]]
-        return f"This is a normal {name}. In it, you see {_listed(inside)}."
-    clean, sliced = state.clean >> item & 1, state.sliced >> item & 1
-    warmth = "hot" if state.hot >> item & 1 else "cool" if state.cool >> item & 1 else ""
-    if warmth == "cool" and not clean and not sliced:
-        return f"This is a cold {name}."
-    condition = " and ".join(filter(None, [warmth, "clean" if clean else ""]))
-    if condition:
-        return f"This is a {condition}{' sliced' if sliced else ''} {name}."
-    if item in game.objects.toggleable and state.toggled >> item & 1:
-        return f"This {name} is on."
-    if sliced and item in game.objects.sliceable:
-        return f"This is a sliced {name}."
-    return f"There's nothing special about {name}."
-
-
-def look_text(game: Game, state: State) -> str:
-    """What ``look`` prints."""
-    places = game.receptacles
-    here = game.at_location[state.location]
-    if not here:
-        seen = [f"a {name}" for r, name in enumerate(places.names) if places.location[r] >= 0]
-        return (
-            "You are in the middle of a room. Looking quickly around you, you see "
-            f"{_listed(seen)}."
-        )
-    facing = _listed([places.names[r] for r in here])
-    beside = [
-        f"a {game.objects.names[item]}"
-        for item, receptacle in state.removed
-        if receptacle in here and state.location in state.places[item]
-    ]
-    return f"You are facing the {facing}. Next to it, you see {_listed(beside)}."
-
-
-def _listed(words: list[str]) -> str:
-    if not words:
-        return "nothing"
-    if len(words) == 1:
-        return words[0]
-    return f"{', '.join(words[:-1])}, and {words[-1]}"
 
 
 def _look(game: Game, state: State, rest: str) -> Outcome | None:
@@ -377,7 +309,9 @@ def _slice(game: Game, state: State, rest: str) -> Outcome | None:
     if item not in game.objects.sliceable or state.location not in state.places[item]:
         return None
     after = _won_if(game, state._replace(sliced=state.sliced | 1 << item), "issliced")
-    return Outcome(after, f"You sliced the {name} with the {blade}.", Event("sliced", name, ""), True)
+    return Outcome(
+        after, f"You sliced the {name} with the {blade}.", Event("sliced", name, ""), True
+    )
 
 
 def _here(game: Game, state: State, name: str) -> int | None:

@@ -150,9 +150,7 @@ def _assemble(name: str, task_text: str, wording: Wording, problem: Problem) -> 
     )
 
 
-def _objects(
-    problem: Problem, named: dict[str, str], index: dict[str, dict[str, int]]
-) -> Objects:
+def _objects(problem: Problem, named: dict[str, str], index: dict[str, dict[str, int]]) -> Objects:
     facts, number = problem.facts, index["object"]
 
     def having(predicate: str) -> frozenset[int]:

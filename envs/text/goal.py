@@ -7,27 +7,12 @@ are used up at compile time, to shorten the list of candidates.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from envs.text.pddl import SIGNATURES, Expression, GameFileError
+from envs.text.state import State
 
-
-class GoalState(Protocol):
-    """What a goal may ask about a state; members are indices into the game's entities."""
-
-    location: int
-    held: int
-    opened: int
-    contents: tuple[tuple[int, ...], ...]
-    places: tuple[tuple[int, ...], ...]
-    toggled: int
-    clean: int
-    hot: int
-    cool: int
-    sliced: int
-
-
-_DYNAMIC: dict[str, Callable[[GoalState, Sequence[int]], bool]] = {
+_DYNAMIC: dict[str, Callable[[State, Sequence[int]], bool]] = {
     "atlocation": lambda s, x: s.location == x[1],
     "holds": lambda s, x: s.held == x[1],
     "opened": lambda s, x: bool(s.opened >> x[0] & 1),
@@ -60,7 +45,7 @@ class _Literal(NamedTuple):
     slots: tuple[int, ...]
     positive: bool
 
-    def holds(self, state: GoalState, binding: list[int]) -> bool:
+    def holds(self, state: State, binding: list[int]) -> bool:
         test = _DYNAMIC[self.predicate]
         return test(state, [binding[slot] for slot in self.slots]) == self.positive
 
@@ -72,7 +57,7 @@ class _Fixed(NamedTuple):
     slots: tuple[int, ...]
     positive: bool
 
-    def holds(self, state: GoalState, binding: list[int]) -> bool:
+    def holds(self, state: State, binding: list[int]) -> bool:
         return (tuple([binding[slot] for slot in self.slots]) in self.truths) == self.positive
 
 
@@ -80,7 +65,7 @@ class _Equal(NamedTuple):
     slots: tuple[int, int]
     positive: bool
 
-    def holds(self, state: GoalState, binding: list[int]) -> bool:
+    def holds(self, state: State, binding: list[int]) -> bool:
         return (binding[self.slots[0]] == binding[self.slots[1]]) == self.positive
 
 
@@ -90,7 +75,7 @@ class _AnyOf(NamedTuple):
     parts: tuple["_Node", ...]
     positive: bool
 
-    def holds(self, state: GoalState, binding: list[int]) -> bool:
+    def holds(self, state: State, binding: list[int]) -> bool:
         return any(part.holds(state, binding) for part in self.parts) == self.positive
 
 
@@ -101,13 +86,13 @@ class _Search(NamedTuple):
     levels: tuple[tuple[int, tuple[int, ...], tuple["_Node", ...]], ...]
     positive: bool
 
-    def holds(self, state: GoalState, binding: list[int]) -> bool:
+    def holds(self, state: State, binding: list[int]) -> bool:
         for node in self.before:
             if not node.holds(state, binding):
                 return not self.positive
         return self._search(state, binding, 0) == self.positive
 
-    def _search(self, state: GoalState, binding: list[int], depth: int) -> bool:
+    def _search(self, state: State, binding: list[int], depth: int) -> bool:
         if depth == len(self.levels):
             return True
         slot, candidates, checks = self.levels[depth]
@@ -132,7 +117,7 @@ class Goal(NamedTuple):
     num_slots: int
     reads: frozenset[str]
 
-    def satisfied(self, state: GoalState) -> bool:
+    def satisfied(self, state: State) -> bool:
         """Whether the goal holds in ``state`` (now, not at some earlier time)."""
         return self.root.holds(state, [0] * self.num_slots)
 
@@ -179,7 +164,7 @@ class _Compiler:
             # for all x: F  is  not exists x: not F
             variables = _typed_variables(rest[0])
             return self.conjunction(variables, [["not", rest[1]]], scope, not positive)
-        return self.literal(head, rest, scope, positive)
+        return self.literal(str(head), rest, scope, positive)
 
     def conjunction(
         self,

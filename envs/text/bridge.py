@@ -1,0 +1,236 @@
+"""A batch of text environments over the engine, in this process."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from envs.text.describe import opening_text
+from envs.text.engine import Event, admissible_commands, step
+from envs.text.game import Game, load_game
+from envs.text.protocol import (
+    DEFAULT_HORIZON,
+    GameSource,
+    Rewards,
+    TextInfo,
+    TextStep,
+    check_batch,
+    check_commands,
+)
+from envs.text.state import State
+from envs.text.subgoals import serves
+
+_GAMES_KEPT = 512
+
+
+class GameCache:
+    """Loaded games by path, the least recently used forgotten first."""
+
+    def __init__(self, size: int = _GAMES_KEPT) -> None:
+        self._size = size
+        self._games: OrderedDict[str, Game] = OrderedDict()
+
+    def get(self, source: GameSource) -> Game:
+        """The game itself, or the one in the file, read at most once while it is kept."""
+        if isinstance(source, Game):
+            return source
+        key = str(Path(source))
+        game = self._games.pop(key, None) or load_game(key)
+        self._games[key] = game
+        if len(self._games) > self._size:
+            self._games.popitem(last=False)
+        return game
+
+
+class Snapshot(NamedTuple):
+    """One environment at one moment. The game is shared, so keeping many of these is cheap."""
+
+    game: Game
+    state: State
+    steps: int
+    ended: bool
+    paid: frozenset[Event]
+    observation: str
+
+
+class SlotStep(NamedTuple):
+    """One environment's part of a `TextStep`."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    admissible: list[str]
+    won: bool
+    event: Event | None
+    valid: bool
+    steps: int
+
+
+class BatchEnv:
+    """Episodes of the engine side by side; see `TextEnv` for how it is used.
+
+    Args (of the constructor):
+        num_envs: size of the batch.
+        horizon: steps after which an episode that is not won is truncated.
+        rewards: what a step pays.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        horizon: int = DEFAULT_HORIZON,
+        rewards: Rewards | None = None,
+    ) -> None:
+        if num_envs < 1 or horizon < 1:
+            raise ValueError(
+                f"num_envs ({num_envs}) and horizon ({horizon}) must both be at least 1"
+            )
+        self.num_envs = num_envs
+        self.horizon = horizon
+        self.rewards = rewards or Rewards()
+        self._cache = GameCache()
+        self._episodes: list[Snapshot | None] = [None] * num_envs
+
+    def reset(
+        self, games: Sequence[GameSource], slots: Sequence[int] | None = None
+    ) -> tuple[list[str], TextInfo]:
+        """Begins an episode of ``games[i]`` in environment ``slots[i]`` (default: in all).
+
+        Args:
+            games: loaded games or paths of game files.
+            slots: the environments to reset; the others go on.
+
+        Returns:
+            Observations and information of the whole batch.
+
+        Raises:
+            GameFileError: a file cannot be played; no environment has then been reset.
+            ValueError: games and slots do not match.
+        """
+        standing = stack_steps(self.reset_slots(games, slots))
+        return standing.observations, standing.info
+
+    def step(self, commands: Sequence[str]) -> TextStep:
+        """Carries out one command per environment.
+
+        Args:
+            commands: one text per environment; ended environments ignore theirs.
+
+        Returns:
+            The batch's step; ``observations`` are the true successors, never those of a reset.
+
+        Raises:
+            ValueError: not one text per environment.
+        """
+        return stack_steps(self.step_slots(commands))
+
+    def reset_slots(
+        self, games: Sequence[GameSource], slots: Sequence[int] | None = None
+    ) -> list[SlotStep]:
+        """`reset`, environment by environment instead of stacked."""
+        chosen = check_batch(self.num_envs, games, slots)
+        loaded = [self._cache.get(source) for source in games]
+        for slot, game in zip(chosen, loaded):
+            text = opening_text(game, game.initial)
+            won = game.initial.won
+            self._episodes[slot] = Snapshot(game, game.initial, 0, won, frozenset(), text)
+        return [self._standing(slot) for slot in range(self.num_envs)]
+
+    def step_slots(self, commands: Sequence[str]) -> list[SlotStep]:
+        """`step`, environment by environment instead of stacked."""
+        check_commands(self.num_envs, commands)
+        return [self._act(slot, command) for slot, command in enumerate(commands)]
+
+    def snapshot(self, slot: int) -> Snapshot:
+        """The environment as it stands, to be restored later, here or in another slot."""
+        episode = self._episodes[slot]
+        if episode is None:
+            raise ValueError(f"environment {slot} has not been reset")
+        return episode
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        """Continues from a snapshot, whatever environment it was taken in."""
+        self._episodes[slot] = snapshot
+
+    def close(self) -> None:
+        """Forgets all episodes; nothing else is held."""
+        self._episodes = [None] * self.num_envs
+
+    def _standing(self, slot: int) -> SlotStep:
+        """The environment's last observation, without a step."""
+        episode = self._episodes[slot]
+        if episode is None:
+            return SlotStep("", 0.0, False, False, [], False, None, False, 0)
+        won = episode.state.won
+        running = [] if episode.ended else admissible_commands(episode.game, episode.state)
+        return SlotStep(
+            episode.observation,
+            0.0,
+            episode.ended and won,
+            episode.ended and not won,
+            running,
+            won,
+            None,
+            False,
+            episode.steps,
+        )
+
+    def _act(self, slot: int, command: str) -> SlotStep:
+        episode = self._episodes[slot]
+        if episode is None or episode.ended:
+            return self._standing(slot)
+        game, outcome = episode.game, step(episode.game, episode.state, command)
+        won, steps = outcome.state.won, episode.steps + 1
+        ended = won or steps >= self.horizon
+        reward = self.rewards.won if won else 0.0
+        if not outcome.valid:
+            reward += self.rewards.inadmissible
+        paid, event = episode.paid, outcome.event
+        if event is not None and event not in paid and serves(game.task, event):
+            reward += self.rewards.subgoal
+            paid = paid | {event}
+        self._episodes[slot] = Snapshot(game, outcome.state, steps, ended, paid, outcome.feedback)
+        admissible = [] if ended else admissible_commands(game, outcome.state)
+        return SlotStep(
+            outcome.feedback,
+            reward,
+            won,
+            ended and not won,
+            admissible,
+            won,
+            event,
+            outcome.valid,
+            steps,
+        )
+
+
+def stack_steps(parts: list[SlotStep], lost: Sequence[bool] | None = None) -> TextStep:
+    """One step of a batch from those of its environments.
+
+    Args:
+        parts: in the order of the environments.
+        lost: which of them were cut off with their worker; None for none.
+
+    Returns:
+        The batch's step, rewards as float32.
+    """
+    columns = list(zip(*parts))
+    info = TextInfo(
+        admissible=list(columns[4]),
+        won=np.array(columns[5], bool),
+        event=list(columns[6]),
+        valid=np.array(columns[7], bool),
+        steps=np.array(columns[8], np.int32),
+        lost=np.zeros(len(parts), bool) if lost is None else np.array(lost, bool),
+    )
+    return TextStep(
+        observations=list(columns[0]),
+        rewards=np.array(columns[1], np.float32),
+        terminated=np.array(columns[2], bool),
+        truncated=np.array(columns[3], bool),
+        info=info,
+    )
