@@ -1,0 +1,369 @@
+"""Guidance as the trainer sees it: a trajectory goes in, R_total = R_env + λ·R_guidance comes out.
+
+Guidance never touches the dynamics, so it is computed on the finished trajectory, and what it adds
+to the reward is known to the last digit.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from jaxagent import losses
+from jaxagent.losses import AdaptiveLambda
+from jaxagent.models.normaliser import Normaliser, init_normaliser, update_normaliser
+from jaxagent.types import Plan, Trajectory
+
+VELOCITY_TERMS = (
+    "velocity_linear",
+    "velocity_saturated",
+    "velocity_target",
+    "velocity_threshold",
+)
+TERMS = (*VELOCITY_TERMS, "plan", "plan_potential")
+SCHEDULES = ("constant", "linear", "cosine", "staged", "adaptive")
+
+
+@dataclasses.dataclass(frozen=True)
+class GuidanceConfig:
+    """R_guidance and how strongly it counts."""
+
+    terms: tuple[str, ...] = ("velocity_saturated",)
+    """Terms that are summed: velocity_linear, velocity_saturated, velocity_target,
+    velocity_threshold, plan (heading, progress, arrival), plan_potential (optimum-preserving)."""
+    term_weights: tuple[float, ...] = ()
+    """One weight a term; empty is 1 for each."""
+    schedule: str = "constant"
+    """How lambda moves: constant, linear, cosine, staged or adaptive (on evaluations)."""
+    guidance_lambda: float = 1.0
+    """lambda at the start, of every schedule."""
+    final_lambda: float = 0.0
+    """lambda at the end of the linear and cosine schedules."""
+    refine_lambda: float = 0.35
+    """lambda of the staged schedule's second stage; the third has 0."""
+    refine_from: float = 0.4
+    """Fraction of the training at which the second stage begins."""
+    zero_from: float = 0.8
+    """Fraction of the training at which the third stage begins."""
+    adaptive_window: int = 3
+    """K: evaluations in the mean that the adaptive schedule watches."""
+    adaptive_growth: float = 1.0
+    """Factor on lambda when evaluations stall or fall; 1 holds it."""
+    adaptive_cap: float = 2.0
+    """The adaptive schedule never raises lambda above this."""
+    scale_match: float | None = None
+    """c: lambda is at most c * std(R_env) / std(R_guidance); None does not bound it."""
+    velocity_scale: float = 1.0
+    """m/s that earn tanh(1) in velocity_saturated."""
+    wanted_velocity: float = 3.0
+    """m/s: the target of velocity_target and the threshold of velocity_threshold."""
+    heading_weight: float = 0.05
+    """Weight of facing the sub-goal, a step."""
+    heading_threshold: float = 60.0
+    """Degrees within which facing the sub-goal is rewarded."""
+    progress_weight: float = 10.0
+    """Weight of the progress towards the sub-goal, a metre."""
+    arrival_weight: float = 5.0
+    """Weight of reaching a sub-goal."""
+    energy_cost: float = 0.0
+    """Weight of the penalty on squared torques."""
+    spin_cost: float = 0.0
+    """Weight of the penalty on the torso's squared angular velocity."""
+
+    def __post_init__(self):
+        for term in self.terms:
+            if term not in TERMS:
+                raise ValueError(f"terms ({term}) must be among {', '.join(TERMS)}")
+        if self.term_weights and len(self.term_weights) != len(self.terms):
+            raise ValueError(
+                f"term_weights ({len(self.term_weights)} of them) must be as many as terms "
+                f"({len(self.terms)})"
+            )
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule ({self.schedule}) must be one of {', '.join(SCHEDULES)}")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{field.name} ({value}) must be finite")
+        for name in ("guidance_lambda", "final_lambda", "refine_lambda", "adaptive_cap"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be at least 0")
+        if not 0 <= self.refine_from <= self.zero_from <= 1:
+            raise ValueError(
+                f"refine_from ({self.refine_from}) and zero_from ({self.zero_from}) must satisfy "
+                "0 <= refine_from <= zero_from <= 1"
+            )
+        if self.adaptive_window < 1:
+            raise ValueError(f"adaptive_window ({self.adaptive_window}) must be at least 1")
+        if self.adaptive_growth < 1:
+            raise ValueError(f"adaptive_growth ({self.adaptive_growth}) must be at least 1")
+        if self.scale_match is not None and not 0 < self.scale_match < 1:
+            raise ValueError(f"scale_match ({self.scale_match}) must lie between 0 and 1")
+        if self.velocity_scale <= 0:
+            raise ValueError(f"velocity_scale ({self.velocity_scale}) must be greater than 0")
+        if not 0 < self.heading_threshold <= 180:
+            raise ValueError(f"heading_threshold ({self.heading_threshold}) must lie in (0, 180]")
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether any term reads sub-goals."""
+        return any(term.startswith("plan") for term in self.terms)
+
+
+class PlanArrays(NamedTuple):
+    """A plan of N sub-goals on the device."""
+
+    target: Float[Array, "N 2"]  # metres
+    radius: Float[Array, " N"]  # metres
+    facing: Float[Array, "N 2"]  # unit vector; zero where the sub-goal has no heading
+    remaining: Float[Array, " N"]  # metres of path that follow sub-goal i
+
+
+def plan_arrays(plan: Plan) -> PlanArrays:
+    """Bring a plan to the device.
+
+    Raises:
+        ValueError: the plan has no sub-goal.
+    """
+    if not plan.sub_goals:
+        raise ValueError(f"plan ({plan.source}) must have at least one sub-goal")
+    target = np.array([goal.target for goal in plan.sub_goals], np.float32)
+    legs = np.linalg.norm(np.diff(target, axis=0), axis=-1)
+    facing = [
+        (0.0, 0.0)
+        if goal.heading is None
+        else (math.cos(math.radians(goal.heading)), math.sin(math.radians(goal.heading)))
+        for goal in plan.sub_goals
+    ]
+    return PlanArrays(
+        target=jnp.asarray(target),
+        radius=jnp.array([goal.radius for goal in plan.sub_goals], jnp.float32),
+        facing=jnp.array(facing, jnp.float32),
+        remaining=jnp.asarray(np.append(np.cumsum(legs[::-1])[::-1], 0.0), jnp.float32),
+    )
+
+
+@struct.dataclass(kw_only=True)
+class GuidanceState:
+    """What guidance remembers between iterations."""
+
+    cursor: Int[Array, " B"]  # sub-goal each environment is at; N once all are reached
+    moments: Normaliser  # of (R_env, R_guidance) a step
+    adaptive: AdaptiveLambda
+    switch: Float[Array, ""]  # 1; 0 takes all guidance away (comparison, removal test)
+
+
+class Guidance:
+    """R_total of a trajectory (action guidance); pure functions of `GuidanceState`."""
+
+    def __init__(
+        self,
+        config: GuidanceConfig,
+        plan: Plan | None,
+        *,
+        discount_factor: float,
+        axis_name: str | None = None,
+    ):
+        """Bind the terms.
+
+        Args:
+            config: terms, weights and schedule.
+            plan: sub-goals; needed where a term reads them.
+            discount_factor: of the agent; potential shaping is exact for no other.
+            axis_name: mapped device axis over which statistics are averaged.
+
+        Raises:
+            ValueError: a term needs a plan and there is none.
+        """
+        if config.needs_plan and plan is None:
+            raise ValueError(f"terms {config.terms} need a plan and there is none")
+        self.config = config
+        self.plan = plan_arrays(plan) if config.needs_plan and plan else None
+        self.discount_factor = discount_factor
+        self.axis_name = axis_name
+
+    def init(self, num_envs: int) -> GuidanceState:
+        """At the first sub-goal, nothing measured."""
+        config = self.config
+        return GuidanceState(
+            cursor=jnp.zeros(num_envs, jnp.int32),
+            moments=init_normaliser(2),
+            adaptive=losses.adaptive_lambda(
+                config.guidance_lambda, window_size=config.adaptive_window
+            ),
+            switch=jnp.ones((), jnp.float32),
+        )
+
+    def observe_evaluation(
+        self, state: GuidanceState, mean_return: Float[Array, ""]
+    ) -> GuidanceState:
+        """Move the adaptive schedule after an evaluation without guidance."""
+        adaptive = losses.adapt_lambda(
+            state.adaptive,
+            mean_return,
+            growth=self.config.adaptive_growth,
+            cap=self.config.adaptive_cap,
+        )
+        return state.replace(adaptive=adaptive)
+
+    def reward(
+        self, state: GuidanceState, trajectory: Trajectory, fraction: Float[Array, ""]
+    ) -> tuple[GuidanceState, Float[Array, "T B"], dict[str, Float[Array, ""]]]:
+        """R_total = R_env + λ·R_guidance.
+
+        Args:
+            state: sub-goal cursors and statistics.
+            trajectory: finished experience; its reward is R_env.
+            fraction: share of the training done, in [0, 1].
+
+        Returns:
+            The next state, R_total, and the metrics reward_env, reward_guidance, reward_total
+            (means a step), guidance_lambda and guidance_correlation.
+        """
+        cursor, next_cursor, last = self._follow(state.cursor, trajectory)
+        guidance = self._terms(trajectory, cursor, next_cursor)
+        both = jnp.stack([trajectory.reward, guidance], axis=-1)
+        moments = update_normaliser(state.moments, both, self.axis_name)
+        strength = self._strength(state.adaptive, moments, fraction) * state.switch
+        total = trajectory.reward + strength * guidance
+        correlation = losses.guidance_correlation(
+            trajectory.reward, guidance, jnp.ones(guidance.shape, bool)
+        )
+        metrics = {
+            "reward_env": trajectory.reward.mean(),
+            "reward_guidance": guidance.mean(),
+            "reward_total": total.mean(),
+            "guidance_lambda": strength,
+            "guidance_correlation": correlation,
+        }
+        if self.axis_name:
+            metrics = jax.lax.pmean(metrics, self.axis_name)
+        return state.replace(cursor=last, moments=moments), total, metrics
+
+    def _strength(self, adaptive: AdaptiveLambda, moments: Normaliser, fraction):
+        config = self.config
+        start = config.guidance_lambda
+        schedules = {
+            "constant": lambda: losses.constant_lambda(fraction, guidance_lambda=start),
+            "linear": lambda: losses.linear_lambda(fraction, start=start, end=config.final_lambda),
+            "cosine": lambda: losses.cosine_lambda(fraction, start=start, end=config.final_lambda),
+            "staged": lambda: losses.staged_lambda(
+                fraction,
+                explore_lambda=start,
+                refine_lambda=config.refine_lambda,
+                refine_from=config.refine_from,
+                zero_from=config.zero_from,
+            ),
+            "adaptive": lambda: adaptive.guidance_lambda,
+        }
+        strength = schedules[config.schedule]()
+        if config.scale_match is None:
+            return strength
+        deviation = jnp.sqrt(moments.squared_deviation / jnp.maximum(moments.count, 1.0))
+        return losses.scale_matched_lambda(
+            strength, deviation[0], deviation[1], ratio=config.scale_match
+        )
+
+    def _follow(self, cursor: Int[Array, " B"], trajectory: Trajectory):
+        """The sub-goal before and after each step, and the one to go on with."""
+        if self.plan is None:
+            still = jnp.broadcast_to(cursor, trajectory.reward.shape)
+            return still, still, cursor
+        plan, count = self.plan, self.plan.radius.shape[0]
+
+        def advance(cursor, step):
+            position, episode_end = step
+            at = jnp.minimum(cursor, count - 1)
+            near = jnp.linalg.norm(position - plan.target[at], axis=-1) < plan.radius[at]
+            reached = jnp.minimum(cursor + near.astype(jnp.int32), count)
+            return jnp.where(episode_end, 0, reached), (cursor, reached)
+
+        position = trajectory.next_body.position[..., :2]
+        last, (before, after) = jax.lax.scan(advance, cursor, (position, trajectory.episode_end))
+        return before, after, last
+
+    def _terms(self, trajectory: Trajectory, cursor, next_cursor) -> Float[Array, "T B"]:
+        config = self.config
+        speed = trajectory.next_body.velocity[..., 0]
+        wanted = config.wanted_velocity
+        terms = {
+            "velocity_linear": lambda: losses.velocity_linear(speed),
+            "velocity_saturated": lambda: losses.velocity_saturated(
+                speed, velocity_scale=config.velocity_scale
+            ),
+            "velocity_target": lambda: losses.velocity_target(speed, target_velocity=wanted),
+            "velocity_threshold": lambda: losses.velocity_threshold(
+                speed, threshold_velocity=wanted
+            ),
+            "plan": lambda: self._plan_reward(trajectory, cursor),
+            "plan_potential": lambda: self._plan_potential(trajectory, cursor, next_cursor),
+        }
+        weights = config.term_weights or (1.0,) * len(config.terms)
+        total = jnp.zeros(trajectory.reward.shape, jnp.float32)
+        for name, weight in zip(config.terms, weights, strict=True):
+            total = total + weight * terms[name]()
+        if config.energy_cost:
+            total = total + config.energy_cost * losses.energy_penalty(trajectory.action)
+        if config.spin_cost:
+            spin = trajectory.next_body.angular_velocity
+            total = total + config.spin_cost * losses.angular_velocity_penalty(spin)
+        return total
+
+    def _plan_reward(self, trajectory: Trajectory, cursor: Int[Array, "T B"]):
+        """Heading, progress and arrival at the sub-goal each step was made for."""
+        config, plan = self.config, _require(self.plan)
+        count = plan.radius.shape[0]
+        at = jnp.minimum(cursor, count - 1)
+        target, radius = plan.target[at], plan.radius[at]
+        position, after = trajectory.body.position[..., :2], trajectory.next_body.position[..., :2]
+        facing = plan.facing[at]
+        # A sub-goal's own heading is a direction, not a point: aim one metre along it.
+        aim = jnp.where((facing == 0).all(-1, keepdims=True), target, position + facing)
+        reward = losses.plan_guidance(
+            losses.heading(
+                trajectory.body.heading,
+                position,
+                aim,
+                angle_threshold=math.radians(config.heading_threshold),
+            ),
+            # Towards the target from wherever it stands: running past it must not pay.
+            losses.progress(position, after, position, target),
+            _inside(after, target, radius),
+            heading_weight=config.heading_weight,
+            progress_weight=config.progress_weight,
+            arrival_weight=config.arrival_weight,
+        )
+        return jnp.where(cursor < count, reward, 0.0)
+
+    def _plan_potential(self, trajectory: Trajectory, cursor, next_cursor):
+        """Φ = −(metres still to go along the plan), as potential-based shaping."""
+        plan = _require(self.plan)
+        count = plan.radius.shape[0]
+
+        def potential(position, cursor):
+            at = jnp.minimum(cursor, count - 1)
+            to_go = jnp.linalg.norm(position - plan.target[at], axis=-1) + plan.remaining[at]
+            return jnp.where(cursor < count, -to_go, 0.0)
+
+        return losses.potential_shaping(
+            potential(trajectory.body.position[..., :2], cursor),
+            potential(trajectory.next_body.position[..., :2], next_cursor),
+            trajectory.terminated,
+            discount_factor=self.discount_factor,
+        )
+
+
+def _inside(position, target, radius) -> Float[Array, "T B"]:
+    distance = jnp.linalg.norm(position - target, axis=-1)
+    return (distance < radius).astype(jnp.float32)
+
+
+def _require(plan: PlanArrays | None) -> PlanArrays:
+    if plan is None:
+        raise ValueError("this guidance term needs a plan and there is none")
+    return plan

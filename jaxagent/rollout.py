@@ -1,0 +1,50 @@
+"""Play a policy in a batch of environments."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+
+from jaxagent.types import Env, EnvState, Policy, Trajectory
+
+
+def collect(
+    env: Env, policy: Policy, state: EnvState, keys: PRNGKeyArray, length: int
+) -> tuple[EnvState, Trajectory]:
+    """T steps of every environment.
+
+    Each environment draws its action noise from its own key, so a batch plays the same episodes
+    however it is cut over devices.
+
+    Args:
+        env: the environments.
+        policy: what acts.
+        state: where the episodes stand.
+        keys: [B], consumed.
+        length: T.
+
+    Returns:
+        Where the episodes stand afterwards, and the time-major trajectory.
+    """
+
+    def advance(state: EnvState, time):
+        observation, body = state.simulator.observation, state.simulator.body
+        noise = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time)
+        sample = policy(observation, noise)
+        state, step = env.step(state, sample.action)
+        return state, Trajectory(
+            observation=observation,
+            action=sample.action,
+            pre_tanh=sample.pre_tanh,
+            behaviour_log_prob=sample.log_prob,
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            success=step.success,
+            next_observation=step.next_observation,
+            body=body,
+            next_body=step.next_body,
+            episode_return=step.episode_return,
+            episode_length=step.episode_length,
+        )
+
+    return jax.lax.scan(advance, state, jnp.arange(length))
