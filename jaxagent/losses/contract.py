@@ -12,8 +12,6 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
-from beartype import beartype
-from beartype.door import is_bearable
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
 P = ParamSpec("P")
@@ -26,12 +24,15 @@ Scalar = float | int | Float[Array, ""]
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check arguments against their jaxtyping annotations, at trace time only under jit.
 
-    The checker is built at the first call: building all of them would double the import time.
+    beartype is imported, and the checker built, at the first call: to do both for every function
+    at import would make importing the losses half as slow again as importing jax.
     """
     signature = inspect.signature(function)
 
     @functools.cache
     def typed() -> Callable[P, R]:
+        from beartype import beartype
+
         return jaxtyped(typechecker=beartype)(function)
 
     @functools.wraps(function)
@@ -48,6 +49,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _complaint(function: str, bound: inspect.BoundArguments) -> str | None:
+    from beartype.door import is_bearable
+
     accepted = []
     with jaxtyped("context"):
         for name, value in bound.arguments.items():

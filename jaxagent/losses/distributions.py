@@ -200,7 +200,8 @@ def categorical_sample(key: PRNGKeyArray, logits: Float[Array, "*B A"]) -> Int[A
         >>> categorical_sample(jax.random.key(0), jnp.array([-jnp.inf, 0.0])).item()
         1
     """
-    return jax.random.categorical(key, *accumulate(logits))
+    (logits,) = accumulate(logits)
+    return jax.random.categorical(key, logits)
 
 
 @checked
@@ -257,7 +258,8 @@ def categorical_entropy(logits: Float[Array, "*B A"]) -> Float[Array, "*B"]:
         >>> round(categorical_entropy(jnp.array([0.0, 0.0, -jnp.inf])).item(), 4)
         0.6931
     """
-    log_prob = jax.nn.log_softmax(*accumulate(logits))
+    (logits,) = accumulate(logits)
+    log_prob = jax.nn.log_softmax(logits)
     return -_expected_under(log_prob, log_prob)
 
 

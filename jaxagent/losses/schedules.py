@@ -125,7 +125,8 @@ def staged_lambda(
 
 
 def _done(fraction: Fraction) -> Array:
-    return jnp.clip(*accumulate(jnp.asarray(fraction)), 0.0, 1.0)
+    (done,) = accumulate(jnp.asarray(fraction))
+    return jnp.clip(done, 0.0, 1.0)
 
 
 class AdaptiveLambda(NamedTuple):
