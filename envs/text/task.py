@@ -1,5 +1,6 @@
 """What a game asks for, read from its goal: the task type and the types of things involved."""
 
+import re
 from typing import NamedTuple
 
 from envs.text.pddl import Expression
@@ -73,3 +74,29 @@ def _collect(goal: Expression, types: dict[str, str], flags: set[str], lamps: se
         lamps.add(f"o{goal[1]}")
     for part in goal[1:]:
         _collect(part, types, flags, lamps)
+
+
+_SENTENCES = (
+    (re.compile(r"(?:look at|examine the) (\w+) (?:under|with) the (\w+)"), TASK_TYPES[1]),
+    (re.compile(r"(?:put|find) two (\w+) (?:and put them )?in (\w+)"), TASK_TYPES[5]),
+    (re.compile(r"(?:put a clean|clean some) (\w+) (?:and put it )?in (\w+)"), TASK_TYPES[2]),
+    (re.compile(r"(?:put a hot|heat some) (\w+) (?:and put it )?in (\w+)"), TASK_TYPES[3]),
+    (re.compile(r"(?:put a cool|cool some) (\w+) (?:and put it )?in (\w+)"), TASK_TYPES[4]),
+    (re.compile(r"put (?:a|some) (\w+) (?:in|on) (\w+)"), TASK_TYPES[0]),
+)
+
+
+def read_sentence(sentence: str) -> Task | None:
+    """The task that a templated task sentence states.
+
+    Args:
+        sentence: such as "put a hot apple in fridge", without the full stop.
+
+    Returns:
+        The task, or None for a sentence outside the benchmark's templates (a person's words).
+    """
+    for pattern, kind in _SENTENCES:
+        found = pattern.fullmatch(sentence)
+        if found:
+            return Task(kind, found.group(1), found.group(2))
+    return None
