@@ -6,26 +6,34 @@ from envs.text.state import State
 
 def opening_text(game: Game, state: State) -> str:
     """The first observation of an episode: room and task."""
-    room = look_text(game, state)
+    if game.at_location[state.location]:
+        room = look_text(game, state)
+    else:
+        places = game.receptacles
+        seen = [f"a {name}" for r, name in enumerate(places.names) if places.location[r] >= 0]
+        room = _middle_of_room(seen)
     return f"-= Welcome to TextWorld, ALFRED! =-\n\n{room}\n\nYour task is to: {game.task_text}."
 
 
 def look_text(game: Game, state: State) -> str:
-    """What ``look`` prints."""
-    places = game.receptacles
+    """What ``look`` prints: before the agent has gone anywhere, that there is nothing."""
     here = game.at_location[state.location]
     if not here:
-        seen = [f"a {name}" for r, name in enumerate(places.names) if places.location[r] >= 0]
-        return (
-            f"You are in the middle of a room. Looking quickly around you, you see {_listed(seen)}."
-        )
-    facing = _listed([places.names[r] for r in here])
+        return _middle_of_room([])
+    facing = _listed([game.receptacles.names[r] for r in here])
     beside = [
         f"a {game.objects.names[item]}"
         for item, receptacle in state.removed
         if receptacle in here and state.location in state.places[item]
     ]
     return f"You are facing the {facing}. Next to it, you see {_listed(beside)}."
+
+
+def _middle_of_room(seen: list[str]) -> str:
+    return (
+        "You are in the middle of a room. Looking quickly around you, you see "
+        f"{_listed(seen)}."
+    )
 
 
 def receptacle_text(game: Game, state: State, receptacle: int) -> str:
