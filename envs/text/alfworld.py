@@ -177,9 +177,11 @@ _MISSING = (
 
 def _new_player() -> Any:
     try:
-        import textworld
-        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-        from textworld.envs.pddl import PddlEnv
+        import textworld  # pyright: ignore[reportMissingImports]
+        from alfworld.agents.environment.alfred_tw_env import (  # pyright: ignore[reportMissingImports]
+            AlfredDemangler,
+        )
+        from textworld.envs.pddl import PddlEnv  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError(f"{_MISSING}; the import failed with: {error}") from None
     with _process_state_kept():

@@ -30,10 +30,7 @@ def look_text(game: Game, state: State) -> str:
 
 
 def _middle_of_room(seen: list[str]) -> str:
-    return (
-        "You are in the middle of a room. Looking quickly around you, you see "
-        f"{_listed(seen)}."
-    )
+    return f"You are in the middle of a room. Looking quickly around you, you see {_listed(seen)}."
 
 
 def receptacle_text(game: Game, state: State, receptacle: int) -> str:

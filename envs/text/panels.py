@@ -1,0 +1,91 @@
+"""Fixed sets of games to judge agents by: every game once, and a hash that says which they were."""
+
+import hashlib
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from envs.text.data import DataError, data_root, list_games
+from envs.text.game import Game, load_game
+from envs.text.generator import generate_games
+
+PANELS = ("valid_seen", "valid_unseen", "generated_unseen")
+_GENERATED_GAMES = 120
+_GENERATED_SEED = 20
+
+
+class PanelGame(NamedTuple):
+    """One game of a panel; ``document`` is the content of its file."""
+
+    game: Game
+    document: dict
+
+
+class Panel(NamedTuple):
+    """A panel; ``digest`` depends on every game's content but not on the text version."""
+
+    name: str
+    games: list[PanelGame]
+    digest: str
+
+
+def load_panel(
+    name: str, root: str | Path | None = None, expected_digest: str | None = None
+) -> Panel:
+    """Loads or generates a panel.
+
+    Args:
+        name: one of `PANELS`.
+        root: the folder with the games (default: ``ALFWORLD_DATA``); not used for generated ones.
+        expected_digest: the digest, or its beginning, that the panel must have.
+
+    Returns:
+        The panel, its games in a fixed order.
+
+    Raises:
+        DataError: games are missing, or are not those that the digest stands for.
+        GameFileError: a game cannot be played.
+    """
+    if name not in PANELS:
+        raise DataError(f"panel {name!r} is none of {', '.join(PANELS)}")
+    games = _generated() if name.startswith("generated") else _from_files(name, root)
+    panel = Panel(name, games, _digest(games))
+    if expected_digest and not panel.digest.startswith(expected_digest):
+        raise DataError(
+            f"panel {name} has hash {panel.digest[:16]}, not {expected_digest}: its games changed"
+        )
+    _check_pin(panel)
+    return panel
+
+
+def _generated() -> list[PanelGame]:
+    made = generate_games(_GENERATED_GAMES, _GENERATED_SEED, "unseen")
+    return [PanelGame(new.game, new.game_data) for new in made]
+
+
+def _from_files(split: str, root: str | Path | None) -> list[PanelGame]:
+    paths = list_games(data_root(root), split)
+    return [PanelGame(load_game(path), json.loads(path.read_text())) for path in paths]
+
+
+def _digest(games: list[PanelGame]) -> str:
+    total = hashlib.sha256()
+    for game, document in games:
+        problem = " ".join(document["pddl_problem"].split())
+        total.update(f"{game.name}\0{game.task_text}\0{problem}\0".encode())
+    return total.hexdigest()
+
+
+def _check_pin(panel: Panel) -> None:
+    """Games that go by the names of a known panel must be those of the known panel."""
+    text = (files("envs.text") / "rules" / "panels.json").read_text(encoding="utf-8")
+    pin = json.loads(text).get(panel.name)
+    names = "\0".join(game.name for game, _ in panel.games)
+    if pin is None or hashlib.sha256(names.encode()).hexdigest() != pin["names"]:
+        return
+    if panel.digest != pin["games"]:
+        raise DataError(
+            f"the games of panel {panel.name} have changed: their hash is {panel.digest[:16]}, "
+            f"the published panel has {pin['games'][:16]}; results would not compare"
+        )

@@ -1,0 +1,76 @@
+"""Checks the games that ``ALFWORLD_DATA`` points to: ``python -m envs.text.prepare``."""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+from envs.text.data import SPLIT_FOLDERS, DataError, SplitContent, complain, data_root, read_split
+from envs.text.game import load_game
+from envs.text.pddl import GameFileError
+from envs.text.task import TASK_TYPES
+
+
+def check(root: Path) -> list[str]:
+    """Reads every game of every split and prints what is there.
+
+    Args:
+        root: what `data_root` returned.
+
+    Returns:
+        What is wrong, one line each; empty if all is well.
+    """
+    found: dict[str, SplitContent] = {}
+    problems: list[str] = []
+    for split in SPLIT_FOLDERS:
+        if (root / "json_2.1.1" / split).is_dir():
+            found[split] = read_split(root, split)
+            try:
+                complain(root, split, found[split])
+            except DataError as error:
+                problems.append(str(error))
+    if not found:
+        return [f"{root / 'json_2.1.1'} holds none of {', '.join(SPLIT_FOLDERS)}"]
+    print(f"{'split':<14}{'task type':<34}{'games':>6}  text")
+    for split, content in found.items():
+        problems += _print_split(split, content)
+    return problems
+
+
+def _print_split(split: str, content: SplitContent) -> list[str]:
+    """Prints a line per task type; returns the games that cannot be played."""
+    counts: Counter[str] = Counter()
+    versions: Counter[str] = Counter()
+    problems = []
+    for path in content.games:
+        try:
+            game = load_game(path)
+        except GameFileError as error:
+            problems.append(str(error))
+            continue
+        counts[game.task.kind if game.task else "other"] += 1
+        versions[game.wording.version] += 1
+    spoken = ", ".join(sorted(versions))
+    for kind in (*TASK_TYPES, "other"):
+        if counts[kind] or kind != "other":
+            print(f"{split:<14}{kind:<34}{counts[kind]:>6}  {spoken}")
+    print(f"{split:<14}{'all':<34}{counts.total():>6}  ({content.left_out} folders left out)")
+    return problems
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; see ``--help``."""
+    parser = argparse.ArgumentParser(prog="python -m envs.text.prepare", description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder to check (default: $ALFWORLD_DATA)")
+    options = parser.parse_args(arguments)
+    try:
+        problems = check(data_root(options.data))
+    except DataError as error:
+        problems = [str(error)]
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 2 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
