@@ -1,5 +1,6 @@
 """An expert that knows only what it has read: it searches likely places first, then acts."""
 
+import random
 from typing import NamedTuple
 
 from envs.text.household import presence
@@ -30,12 +31,20 @@ class SearchingExpert:
 
     Args (of the constructor):
         opening: the first observation of the episode.
+        temperature: 0 searches the likeliest place first; T samples places with
+            P ∝ (chance per step)^(1/T).
+        seed: of that sampling.
 
     Raises:
         ValueError: the task sentence is not one of the templates.
     """
 
-    def __init__(self, opening: str) -> None:
+    def __init__(self, opening: str, *, temperature: float = 0.0, seed: int = 0) -> None:
+        if temperature < 0:
+            raise ValueError(f"temperature ({temperature}) must not be negative")
+        self._temperature = temperature
+        self._rng = random.Random(seed)
+        self._aim = ""
         self.memory = Memory(opening)
         task = read_sentence(self.memory.task_sentence)
         if task is None:
@@ -142,8 +151,19 @@ class SearchingExpert:
         unseen = [r for r in self.memory.receptacles if r not in self.memory.contents]
         if not unseen:
             return Choice("look", f"find {kind}")
-        place = max(unseen, key=lambda r: self._promise(kind, r, reach))
+        if self._temperature > 0:
+            # A closed place that was gone to is still unseen: go on with it.
+            place = self._aim if self._aim in unseen else self._draw(kind, unseen, reach)
+            self._aim = place
+        else:
+            place = max(unseen, key=lambda r: self._promise(kind, r, reach))
         return self._at(place, f"examine {place}", f"find {kind}", reach)
+
+    def _draw(self, kind: str, unseen: list[str], reach: frozenset[str]) -> str:
+        promises = [self._promise(kind, place, reach) for place in unseen]
+        best = max(promises)
+        weights = [(promise / best) ** (1 / self._temperature) for promise in promises]
+        return self._rng.choices(unseen, weights)[0]
 
     def _promise(self, kind: str, place: str, reach: frozenset[str]) -> float:
         """Chance per step of finding such a thing by looking there next."""

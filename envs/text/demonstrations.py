@@ -1,0 +1,178 @@
+"""Records what an expert does, with the sub-goal each command serves, as JSON lines.
+
+python -m envs.text.demonstrations --out demos.jsonl --generated 1000
+python -m envs.text.demonstrations --out demos.jsonl --split train   # of ALFWORLD_DATA
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from envs.text.data import SPLIT_FOLDERS, DataError, data_root, list_games
+from envs.text.describe import opening_text
+from envs.text.engine import Event, admissible_commands, step
+from envs.text.game import Game, load_game
+from envs.text.generator import generate_games
+from envs.text.omniscient import shortest_plan
+from envs.text.pddl import GameFileError
+from envs.text.protocol import DEFAULT_HORIZON
+from envs.text.searching import SearchingExpert
+from envs.text.subgoals import serves
+from envs.text.task import Task
+
+EXPERTS = ("searching", "omniscient")
+
+
+def demonstrate(game: Game, expert: str, horizon: int = DEFAULT_HORIZON) -> dict | None:
+    """One episode of an expert.
+
+    Args:
+        game: what to play.
+        expert: "searching" (what it does can be learnt from what it sees) or "omniscient" (it
+            goes straight to hidden things: imitating it teaches guessing).
+        horizon: steps within which it must win.
+
+    Returns:
+        The record, or None if the expert does not win in time. ``subgoals[i]`` is what
+        ``commands[i]`` serves; ``observations`` has one entry more than ``commands``.
+
+    Raises:
+        ValueError: an unknown expert, or a task sentence that the searching one cannot read.
+    """
+    if expert not in EXPERTS:
+        raise ValueError(f"expert {expert!r} is none of {', '.join(EXPERTS)}")
+    state, observations = game.initial, [opening_text(game, game.initial)]
+    searching = SearchingExpert(observations[0]) if expert == "searching" else None
+    plan = [] if searching else shortest_plan(game) or []
+    commands: list[str] = []
+    subgoals: list[str] = []
+    events: list[Event | None] = []
+    while not state.won and len(commands) < horizon:
+        if searching:
+            command, subgoal = searching.act(observations[-1], admissible_commands(game, state))
+            subgoals.append(subgoal)
+        elif plan:
+            command = plan.pop(0)
+        else:
+            return None
+        outcome = step(game, state, command)
+        state = outcome.state
+        commands.append(command)
+        events.append(outcome.event)
+        observations.append(outcome.feedback)
+    if not state.won:
+        return None
+    return {
+        "game": game.name,
+        "task_type": game.task.kind if game.task else "other",
+        "task": game.task_text,
+        "text_version": game.wording.version,
+        "expert": expert,
+        "observations": observations,
+        "commands": commands,
+        "subgoals": subgoals or label_subgoals(game.task, events),
+        "won": True,
+    }
+
+
+def label_subgoals(task: Task | None, events: Sequence[Event | None]) -> list[str]:
+    """What each command of a won episode was for: the next event that the task needs.
+
+    Args:
+        task: what the game asks for.
+        events: what each command completed.
+
+    Returns:
+        One sub-goal per command, e.g. "take egg 1" for all commands up to taking it; "" after
+        the last such event.
+    """
+    labels: list[str] = []
+    current = ""
+    for event in reversed(events):
+        if event is not None and serves(task, event):
+            current = _in_words(event)
+        labels.append(current)
+    return labels[::-1]
+
+
+def write_demonstrations(
+    path: Path, games: Iterable[Game], expert: str, horizon: int = DEFAULT_HORIZON
+) -> tuple[int, int]:
+    """Writes one record a line; the file appears only when it is complete.
+
+    Args:
+        path: the file.
+        games: what to play, each once.
+        expert: as in `demonstrate`.
+        horizon: steps within which it must win.
+
+    Returns:
+        Games written, and games left out because the expert did not win them.
+    """
+    unfinished = path.with_name(path.name + ".part")
+    written = left_out = 0
+    with unfinished.open("w", encoding="utf-8") as file:
+        for game in games:
+            record = demonstrate(game, expert, horizon)
+            if record is None:
+                left_out += 1
+            else:
+                file.write(json.dumps(record) + "\n")
+                written += 1
+    unfinished.replace(path)
+    return written, left_out
+
+
+_IN_WORDS = {"holds": "take {0}", "placed": "put {0} in/on {1}", "used": "use {0}"}
+_TREATED = {"cleaned": "clean {0}", "heated": "heat {0}", "cooled": "cool {0}"}
+
+
+def _in_words(event: Event) -> str:
+    return {**_IN_WORDS, **_TREATED}[event.kind].format(event.item, event.receptacle)
+
+
+def _games(options: argparse.Namespace) -> Iterator[Game]:
+    if options.generated:
+        for made in generate_games(options.generated, options.seed, "train"):
+            yield made.game
+    else:
+        for path in list_games(data_root(options.data), options.split):
+            yield load_game(path)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m envs.text.demonstrations",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--out", required=True, type=Path, help="the JSONL file to write")
+    add("--expert", choices=EXPERTS, default="searching", help="who plays (default searching)")
+    add("--generated", type=int, default=0, help="play this many generated train games instead")
+    add("--seed", type=int, default=0, help="of the generated games (default 0)")
+    add("--split", choices=SPLIT_FOLDERS, default="train", help="of the data (default train)")
+    add("--data", type=Path, help="folder with the games (default: $ALFWORLD_DATA)")
+    add("--horizon", type=int, default=DEFAULT_HORIZON, help="steps to win in (default 50)")
+    options = parser.parse_args(arguments)
+    if options.generated < 0 or options.horizon < 1:
+        parser.error(
+            f"--generated {options.generated} must be at least 0 and --horizon "
+            f"{options.horizon} at least 1"
+        )
+    try:
+        written, left_out = write_demonstrations(
+            options.out, _games(options), options.expert, options.horizon
+        )
+    except (DataError, GameFileError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{written} episodes written to {options.out}; {left_out} left out as not won")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,306 @@
+"""Plays every game of a fixed panel once and scores an agent.
+
+python -m experiments.evaluate_text --agent expert --panel generated_unseen
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from envs.text.alfworld import StockEnv, stock_version, written_game
+from envs.text.bridge import BatchEnv
+from envs.text.data import DataError
+from envs.text.game import Game
+from envs.text.household import presence
+from envs.text.omniscient import shortest_plan
+from envs.text.panels import PANELS, Panel, load_panel
+from envs.text.pddl import GameFileError
+from envs.text.protocol import DEFAULT_HORIZON, TextEnv
+from envs.text.scores import Episode, Score, score_by_type
+from envs.text.searching import SearchingExpert
+from envs.text.transcripts import write_transcripts
+from envs.text.workers import WorkerEnv
+from jaxagent.planning.text_agent import AdmissibleWorker, RulePlanner, TextAgent, TextPlanner
+
+PLANNERS: dict[str, Callable[[], TextPlanner]] = {"rules": RulePlanner}
+_SAMPLING = ("expert", "planner:rules")
+
+
+class Player(Protocol):
+    """An agent in the middle of one episode."""
+
+    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
+        """The command, and the sub-goal it serves ("" if the agent has none)."""
+        ...
+
+
+class RandomPlayer:
+    """Chooses among the admissible commands, each alike."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
+        """A random admissible command."""
+        return self._rng.choice(admissible), ""
+
+
+class PlanPlayer:
+    """Follows a plan made in advance."""
+
+    def __init__(self, plan: Sequence[str]) -> None:
+        self._plan = list(plan)
+
+    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
+        """The next command of the plan."""
+        return (self._plan.pop(0) if self._plan else "look"), ""
+
+
+class LoopPlayer:
+    """The loop of planner and worker."""
+
+    def __init__(self, agent: TextAgent) -> None:
+        self._agent = agent
+
+    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
+        """The loop's command and its sub-goal."""
+        command = self._agent.act(observation, admissible)
+        return command, self._agent.subgoal
+
+
+class Settings(NamedTuple):
+    """What is to be played and how."""
+
+    agent: str
+    temperature: float
+    seed: int
+    horizon: int
+    workers: int
+
+
+def check_agent(name: str, temperature: float) -> None:
+    """Refuses agents that do not exist and temperatures that would do nothing.
+
+    Args:
+        name: as on the command line.
+        temperature: 0 is greedy.
+
+    Raises:
+        ValueError: with the known names, or the rule for temperatures.
+    """
+    known = ["random", "expert", "omniscient", *(f"planner:{planner}" for planner in PLANNERS)]
+    if name not in known:
+        raise ValueError(f"--agent {name}: unknown; known agents: {', '.join(known)}")
+    if temperature < 0:
+        raise ValueError(f"--temperature {temperature}: must not be negative")
+    if temperature > 0 and name not in _SAMPLING:
+        raise ValueError(
+            f"--temperature {temperature}: agent {name} samples nothing; "
+            f"those that do: {', '.join(_SAMPLING)}"
+        )
+
+
+def make_player(settings: Settings, number: int, game: Game, opening: str) -> Player:
+    """A fresh agent for one game.
+
+    Args:
+        settings: which agent.
+        number: the game's place in the panel; with the seed it decides all chance.
+        game: shown to the omniscient expert only.
+        opening: the first observation.
+
+    Returns:
+        The agent.
+    """
+    seed = settings.seed * 100_003 + number
+    if settings.agent == "random":
+        return RandomPlayer(seed)
+    if settings.agent == "omniscient":
+        return PlanPlayer(shortest_plan(game) or [])
+    if settings.agent == "expert":
+        return SearchingExpert(opening, temperature=settings.temperature, seed=seed)
+    planner = PLANNERS[settings.agent.removeprefix("planner:")]()
+    worker = AdmissibleWorker(_usual_place, settings.temperature, seed)
+    return LoopPlayer(TextAgent(planner, worker, opening))
+
+
+def _usual_place(thing: str, place: str) -> float:
+    return presence().get((thing, place), 0.0)
+
+
+def play_panel(panel: Panel, settings: Settings) -> list[Episode]:
+    """Plays every game once, all of them side by side.
+
+    Args:
+        panel: the games.
+        settings: the agent and the horizon.
+
+    Returns:
+        One episode per game, in the panel's order, whatever the number of workers.
+    """
+    games = [game for game, _ in panel.games]
+    env: TextEnv
+    if settings.workers:
+        env = WorkerEnv(len(games), settings.workers, horizon=settings.horizon)
+    else:
+        env = BatchEnv(len(games), horizon=settings.horizon)
+    try:
+        return _play(env, games, settings)
+    finally:
+        env.close()
+
+
+def _play(env: TextEnv, games: list[Game], settings: Settings) -> list[Episode]:
+    observations, info = env.reset(games)
+    players = [make_player(settings, *item) for item in zip(range(len(games)), games, observations)]
+    episodes = [
+        Episode(game.name, game.task.kind if game.task else "other", game.task_text, [text], [],
+                [], [], False)
+        for game, text in zip(games, observations)
+    ]  # fmt: skip
+    while any(info.admissible):
+        running = [bool(commands) for commands in info.admissible]
+        chosen = [
+            player.act(text, commands) if commands else ("", "")
+            for player, text, commands in zip(players, observations, info.admissible)
+        ]
+        step = env.step([command for command, _ in chosen])
+        observations, info = step.observations, step.info
+        for slot, (command, subgoal) in enumerate(chosen):
+            if running[slot]:
+                episodes[slot].commands.append(command)
+                episodes[slot].subgoals.append(subgoal)
+                episodes[slot].valid.append(bool(info.valid[slot]))
+                episodes[slot].observations.append(observations[slot])
+    if info.lost.any():
+        raise DataError(
+            f"{int(info.lost.sum())} of {len(games)} episodes were cut off because their worker "
+            "hung or died; a score without them would not be that of the panel"
+        )
+    return [episode._replace(won=bool(won)) for episode, won in zip(episodes, info.won)]
+
+
+def replay_on_stock(panel: Panel, episodes: Sequence[Episode], horizon: int) -> list[str]:
+    """Plays won episodes again on the stock engine.
+
+    Args:
+        panel: the games, in the order of the episodes.
+        episodes: what was played here.
+        horizon: the episodes' horizon.
+
+    Returns:
+        Names of the games that the stock engine does not count as won.
+
+    Raises:
+        ImportError: the extra ``alfworld`` is not installed.
+    """
+    env = StockEnv(1, horizon=horizon)
+    refused = []
+    for (_, document), episode in zip(panel.games, episodes):
+        if not episode.won:
+            continue
+        with tempfile.TemporaryDirectory(prefix="household-") as folder:
+            _, info = env.reset([written_game(document, folder)])
+            for command in episode.commands:
+                info = env.step([command]).info
+        if not info.won[0]:
+            refused.append(episode.game)
+    return refused
+
+
+def report(panel: Panel, settings: Settings, scores: dict[str, Score]) -> dict:
+    """The result as it is written: what was played, by whom, under which rules, how well."""
+    return {
+        "panel": panel.name,
+        "panel_hash": panel.digest,
+        "games": len(panel.games),
+        "engine": f"jaxagent {version('jaxagent')}",
+        "text_versions": sorted({game.wording.version for game, _ in panel.games}),
+        "horizon": settings.horizon,
+        "agent": settings.agent,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        "scores": {kind: part.as_dict() for kind, part in scores.items()},
+    }
+
+
+def _print_scores(panel: Panel, scores: dict[str, Score], horizon: int) -> None:
+    print(
+        f"panel {panel.name} ({len(panel.games)} games, hash {panel.digest[:16]}, {horizon} steps)"
+    )
+    print(f"{'task type':<34}{'won':>9}{'success':>9}{'95 % interval':>16}{'steps':>7}"
+          f"{'inadm.':>8}{'repeated':>10}")  # fmt: skip
+    for kind, part in scores.items():
+        interval = f"{100 * part.success_low:.1f}-{100 * part.success_high:.1f}"
+        print(
+            f"{kind:<34}{part.won:>5}/{part.games:<3}{100 * part.success:>8.1f}%{interval:>15}%"
+            f"{part.mean_steps:>7.1f}{100 * part.inadmissible_share:>7.1f}%"
+            f"{100 * part.repeated_share:>9.1f}%"
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.evaluate_text",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--agent", required=True, help="random, expert, omniscient, or planner:NAME")
+    add("--panel", required=True, choices=PANELS, help="the fixed set of games")
+    add("--data", type=Path, help="folder with the games (default: $ALFWORLD_DATA)")
+    add("--horizon", type=int, default=DEFAULT_HORIZON, help="steps per game (default 50)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    add("--seed", type=int, default=0, help="of agents that sample (default 0)")
+    add("--workers", type=int, default=0, help="processes; 0 plays in this one (default)")
+    add("--out", type=Path, help="folder for result.json and transcripts.html")
+    add("--expect-hash", help="refuse a panel whose hash does not begin with this")
+    add("--oracle", action="store_true", help="replay won games on the stock engine")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; see ``--help``."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    settings = Settings(
+        options.agent, options.temperature, options.seed, options.horizon, options.workers
+    )
+    try:
+        check_agent(settings.agent, settings.temperature)
+        if options.horizon < 1 or options.workers < 0:
+            raise ValueError(
+                f"--horizon {options.horizon} must be at least 1 and --workers "
+                f"{options.workers} at least 0"
+            )
+        if options.oracle:
+            stock_version()
+        panel = load_panel(options.panel, options.data, options.expect_hash)
+        episodes = play_panel(panel, settings)
+        refused = replay_on_stock(panel, episodes, settings.horizon) if options.oracle else None
+    except (DataError, GameFileError, ImportError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    scores = score_by_type(episodes)
+    _print_scores(panel, scores, settings.horizon)
+    result = report(panel, settings, scores)
+    if refused is not None:
+        result["oracle"] = {"engine": stock_version(), "not_won": refused}
+        print(f"stock engine: {result['oracle']['engine']}; not won there: {refused or 'none'}")
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+        title = f"{settings.agent} on {panel.name}"
+        write_transcripts(options.out / "transcripts.html", title, episodes, scores)
+        print(f"written: {options.out / 'result.json'}, {options.out / 'transcripts.html'}")
+    return 1 if refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
