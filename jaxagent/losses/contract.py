@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
 P = ParamSpec("P")
@@ -93,3 +94,31 @@ def accumulate(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """The arrays in their common dtype, at least float32: bfloat16 in, float32 sums."""
     dtype = jnp.result_type(jnp.float32, *(array.dtype for array in arrays))
     return tuple(array.astype(dtype) for array in arrays)
+
+
+def require_range(
+    function: str, name: str, ids: jax.Array, mask: jax.Array, upper: int
+) -> jax.Array:
+    """Refuse live ids outside [0, upper) where their values are known; say where they are inside.
+
+    Under jit, grad and vmap the values are not known when this runs: there the caller turns
+    the result of such an entry into NaN.
+    """
+    outside = mask & ((ids < 0) | (ids >= upper))
+    if not isinstance(outside, Tracer) and bool(outside.any()):
+        found = int(ids[outside][0])
+        raise ValueError(f"{function}: {name} must lie in [0, {upper}), found {found}")
+    return ~outside
+
+
+def require_forward(function: str, name: str, ids: jax.Array, mask: jax.Array) -> jax.Array:
+    """Refuse live ids that decrease along the leading axis; say which columns do not."""
+    backward = (mask[1:] & mask[:-1]) & (ids[1:] < ids[:-1])
+    if not isinstance(backward, Tracer) and bool(backward.any()):
+        index = tuple(int(i[0]) for i in jnp.nonzero(backward))
+        later = (index[0] + 1, *index[1:])
+        raise ValueError(
+            f"{function}: {name} must not decrease along its leading axis, found "
+            f"{int(ids[index])} followed by {int(ids[later])} at step {later[0]}"
+        )
+    return ~backward.any(axis=0)

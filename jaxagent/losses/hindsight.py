@@ -1,0 +1,129 @@
+"""Hindsight experience replay: which achieved goal to pretend was meant, and what it earns."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxagent.losses.contract import Scalar, accumulate, checked
+
+Strategy = Literal["future", "final", "episode"]
+
+
+class GoalSteps(NamedTuple):
+    """For each step the step whose *next* achieved goal replaces its goal, if there is one."""
+
+    step: Int[Array, "T *B"]
+    valid: Bool[Array, "T *B"]
+
+
+class Relabelled(NamedTuple):
+    """Goals and rewards after relabelling; `is_relabelled` marks where they are new."""
+
+    goal: Float[Array, "T *B G"]
+    reward: Float[Array, "T *B"]
+    is_relabelled: Bool[Array, "T *B"]
+
+
+def _time_like(array: jax.Array) -> jax.Array:
+    """The time index t of every entry."""
+    return jax.lax.broadcasted_iota(jnp.int32, array.shape, 0)
+
+
+@checked
+def choose_goal_steps(
+    key: PRNGKeyArray,
+    episode_end: Bool[Array, "T *B"],
+    mask: Bool[Array, "T *B"],
+    *,
+    strategy: Strategy,
+) -> GoalSteps:
+    """The steps whose outcomes become goals (Andrychowicz et al. 2017, sec. 3.3 and 4.5).
+
+        future   uniform over t, ..., last step of the same episode
+        final    last step of the same episode
+        episode  uniform over all steps of the same episode
+
+    Args:
+        key: consumed.
+        episode_end: terminated | truncated; both kinds of episode are relabelled.
+        mask: True on real steps; padding follows the steps of its column.
+        strategy: future, final or episode.
+
+    Returns:
+        step: the time index h; the new goal is what was achieved *after* step h, so that
+        `future` includes the outcome of step t itself. valid: False on padding, and for
+        `final` also where the episode's end is not in the window; there step is t. An
+        episode cut by the window still has its seen steps for `future` and `episode`.
+
+    Raises:
+        TypeError: episode_end or mask is not boolean, or their axes differ.
+
+    Example:
+        >>> end, live = jnp.array([False, True, False, True]), jnp.ones(4, bool)
+        >>> print(choose_goal_steps(jax.random.key(0), end, live, strategy="final").step)
+        [1 1 3 3]
+    """
+    time = _time_like(episode_end)
+    nothing_follows = jnp.concatenate([~mask[1:], jnp.ones_like(mask[:1])])
+    is_last = episode_end | nothing_follows
+    is_first = jnp.concatenate([jnp.ones_like(is_last[:1]), is_last[:-1]])
+    last = jax.lax.cummin(jnp.where(is_last, time, time.shape[0]), reverse=True)
+    first = jax.lax.cummax(jnp.where(is_first, time, 0))
+    if strategy == "final":
+        ends = jnp.take_along_axis(episode_end, last, axis=0)
+        step, valid = last, mask & ends
+    else:
+        lowest = time if strategy == "future" else first
+        step, valid = jax.random.randint(key, time.shape, lowest, last + 1), mask
+    return GoalSteps(jnp.where(valid, step, time), valid)
+
+
+@checked
+def relabel(
+    key: PRNGKeyArray,
+    goal: Float[Array, "T *B G"],
+    next_achieved_goal: Float[Array, "T *B G"],
+    reward: Float[Array, "T *B"],
+    goal_steps: GoalSteps,
+    reward_function: Callable[[jax.Array, jax.Array], jax.Array],
+    *,
+    relabel_ratio: Scalar,
+) -> Relabelled:
+    """Transitions with some goals replaced in hindsight (Andrychowicz et al. 2017, alg. 1).
+
+        g′ₜ = achieved(s′_h),  r′ₜ = f(achieved(s′ₜ), g′ₜ)   with probability k/(1 + k)
+
+    Args:
+        key: consumed.
+        goal: gₜ that was pursued.
+        next_achieved_goal: achieved(s′ₜ), s′ₜ the successor seen before any auto-reset.
+        reward: rₜ that was earned for gₜ; kept where nothing is relabelled.
+        goal_steps: h for every step, from `choose_goal_steps`.
+        reward_function: f(next achieved goal, goal) -> reward, on arrays of these shapes.
+        relabel_ratio: k ≥ 0, relabelled transitions per original one; 4 in the paper.
+
+    Returns:
+        Goals, rewards and which are new. Where success ends the task, work out `terminated`
+        again from the new reward: neither it nor the discount is changed here.
+
+    Raises:
+        TypeError: an argument has another dtype, or the axes differ.
+
+    Example:
+        >>> achieved, live = jnp.array([[1.0], [2.0]]), jnp.ones(2, bool)
+        >>> last = GoalSteps(jnp.array([1, 1]), live)
+        >>> same = lambda x, g: (x == g).all(-1).astype(jnp.float32)
+        >>> tried = (0 * achieved, achieved, jnp.zeros(2), last, same)
+        >>> print(relabel(jax.random.key(0), *tried, relabel_ratio=1e9).reward)
+        [0. 1.]
+    """
+    goal, next_achieved_goal, reward = accumulate(goal, next_achieved_goal, reward)
+    share = relabel_ratio / (1.0 + relabel_ratio)
+    is_relabelled = goal_steps.valid & jax.random.bernoulli(key, share, reward.shape)
+    in_hindsight = jnp.take_along_axis(next_achieved_goal, goal_steps.step[..., None], axis=0)
+    goal = jnp.where(is_relabelled[..., None], in_hindsight, goal)
+    earned = reward_function(next_achieved_goal, goal)
+    return Relabelled(goal, jnp.where(is_relabelled, earned, reward), is_relabelled)
