@@ -85,9 +85,7 @@ class VectorEnv:
         out = jax.lax.map(lambda pair: self._step_chunk(*pair), chunked)
         return jax.tree.map(lambda x: x.reshape((count,) + x.shape[2:]), out)
 
-    def _step_chunk(
-        self, state: EnvState, action: Float[Array, "B A"]
-    ) -> tuple[EnvState, EnvStep]:
+    def _step_chunk(self, state: EnvState, action: Float[Array, "B A"]) -> tuple[EnvState, EnvStep]:
         successor = jax.vmap(self.simulator.step)(state.simulator, action)
         successor = _contain_explosion(state.simulator, successor)
         elapsed = state.elapsed + 1

@@ -124,9 +124,7 @@ class PolicySample(NamedTuple):
 class Policy(Protocol):
     """How a rollout asks for actions."""
 
-    def __call__(
-        self, observation: Float[Array, "B O"], keys: PRNGKeyArray
-    ) -> PolicySample:
+    def __call__(self, observation: Float[Array, "B O"], keys: PRNGKeyArray) -> PolicySample:
         """Sample one action for each observation, each from its own key."""
         ...
 
@@ -181,3 +179,11 @@ class Planner(Protocol):
             position: where the agent stands, metres.
         """
         ...
+
+
+class Skeleton(NamedTuple):
+    """L frames of a body drawn as G thick line segments, host arrays."""
+
+    segments: Any  # float [L, G, 2, 3], metres: the two ends of each segment
+    radius: Any  # float [G], metres
+    seconds: float  # between frames

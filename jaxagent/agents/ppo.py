@@ -30,13 +30,13 @@ SCHEDULES = ("constant", "linear", "warmup_cosine")
 class PPOConfig:
     """Hyper-parameters of PPO."""
 
-    policy_learning_rate: float = 3e-4
+    policy_learning_rate: float = 1e-3
     """Peak step size of the policy's Adam."""
-    critic_learning_rate: float = 3e-4
+    critic_learning_rate: float = 1e-3
     """Peak step size of the critic's Adam."""
     learning_rate_schedule: str = "linear"
     """constant, linear (to 0) or warmup_cosine (up over the first 5 %, then to 0)."""
-    discount_factor: float = 0.99
+    discount_factor: float = 0.97
     """gamma, per environment step."""
     gae_lambda: float = 0.95
     """lambda of generalised advantage estimation, in [0, 1]."""
@@ -111,8 +111,8 @@ class PPOState:
     policy_optimiser: optax.OptState
     critic_optimiser: optax.OptState
     normaliser: Normaliser
-    nonfinite_updates: Int[Array, ""]  # dropped so far
-    nonfinite_in_a_row: Int[Array, ""]
+    nonfinite_updates: Int[Array, ""]  # updates in which a gradient step had to be dropped
+    nonfinite_in_a_row: Int[Array, ""]  # the last ones of these without a clean one between
 
 
 class _Samples(NamedTuple):
@@ -205,9 +205,9 @@ class PPO:
     ) -> tuple[PPOState, dict[str, Float[Array, ""]]]:
         """All epochs of gradient steps on one batch of experience.
 
-        A step whose gradient is not finite is dropped and counted. The observation statistics
-        move only afterwards: during the epochs, old and new policy see the same inputs, so the
-        first ratio is exactly 1.
+        A gradient step that is not finite is dropped, and the update counted as such. The
+        observation statistics move only afterwards: during the epochs, old and new policy see
+        the same inputs, so the first ratio is exactly 1.
 
         Args:
             state: what was learnt so far; the behaviour policy.
@@ -227,20 +227,27 @@ class PPO:
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, first + jnp.arange(groups))
 
         def epoch(carry, number):
-            return self._epoch(carry, samples, jax.vmap(jax.random.fold_in, (0, None))(keys, number))
+            return self._epoch(
+                carry, samples, jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+            )
 
         carry, steps = jax.lax.scan(
             epoch, (state, jnp.zeros((), bool)), jnp.arange(self.config.num_epochs)
         )
-        applied = steps.pop("applied")
+        applied, dropped = steps.pop("applied"), steps.pop("dropped").any()
         total = jnp.maximum(applied.sum(), 1.0)
         metrics |= {name: (value * applied).sum() / total for name, value in steps.items()}
+        state = carry[0].replace(
+            normaliser=update_normaliser(
+                carry[0].normaliser, trajectory.observation, self.axis_name
+            ),
+            nonfinite_updates=carry[0].nonfinite_updates + dropped,
+            nonfinite_in_a_row=jnp.where(dropped, carry[0].nonfinite_in_a_row + 1, 0),
+        )
         metrics["gradient_steps"] = applied.sum()
-        state = carry[0]
         metrics["nonfinite_updates"] = state.nonfinite_updates.astype(jnp.float32)
         metrics["nonfinite_in_a_row"] = state.nonfinite_in_a_row.astype(jnp.float32)
-        normaliser = update_normaliser(state.normaliser, trajectory.observation, self.axis_name)
-        return state.replace(normaliser=normaliser), metrics
+        return state, metrics
 
     def _see(self, state: PPOState, observation):
         if not self.config.normalise_observations:
@@ -346,16 +353,11 @@ class PPO:
             critic_params=optax.apply_updates(params[1], critic_step),
             policy_optimiser=policy_optimiser,
             critic_optimiser=critic_optimiser,
-            nonfinite_in_a_row=jnp.zeros((), jnp.int32),
         )
-        dropped = state.replace(
-            nonfinite_updates=state.nonfinite_updates + 1,
-            nonfinite_in_a_row=state.nonfinite_in_a_row + 1,
-        )
-        state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, dropped)
+        state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
         metrics |= {"policy_gradient_norm": norms[0], "critic_gradient_norm": norms[1]}
         metrics = {name: jnp.where(finite, value, 0.0) for name, value in metrics.items()}
-        return state, metrics | {"applied": finite.astype(jnp.float32)}
+        return state, metrics | {"applied": finite.astype(jnp.float32), "dropped": ~finite}
 
     def _loss(self, params, samples: _Samples, keys: PRNGKeyArray):
         policy_params, critic_params = params

@@ -33,12 +33,12 @@ SCHEDULES = ("constant", "linear", "cosine", "staged", "adaptive")
 class GuidanceConfig:
     """R_guidance and how strongly it counts."""
 
-    terms: tuple[str, ...] = ("velocity_saturated",)
+    guidance_terms: tuple[str, ...] = ("velocity_saturated",)
     """Terms that are summed: velocity_linear, velocity_saturated, velocity_target,
     velocity_threshold, plan (heading, progress, arrival), plan_potential (optimum-preserving)."""
-    term_weights: tuple[float, ...] = ()
+    guidance_weights: tuple[float, ...] = ()
     """One weight a term; empty is 1 for each."""
-    schedule: str = "constant"
+    lambda_schedule: str = "constant"
     """How lambda moves: constant, linear, cosine, staged or adaptive (on evaluations)."""
     guidance_lambda: float = 1.0
     """lambda at the start, of every schedule."""
@@ -76,16 +76,18 @@ class GuidanceConfig:
     """Weight of the penalty on the torso's squared angular velocity."""
 
     def __post_init__(self):
-        for term in self.terms:
+        for term in self.guidance_terms:
             if term not in TERMS:
-                raise ValueError(f"terms ({term}) must be among {', '.join(TERMS)}")
-        if self.term_weights and len(self.term_weights) != len(self.terms):
+                raise ValueError(f"guidance_terms ({term}) must be among {', '.join(TERMS)}")
+        if self.guidance_weights and len(self.guidance_weights) != len(self.guidance_terms):
             raise ValueError(
-                f"term_weights ({len(self.term_weights)} of them) must be as many as terms "
-                f"({len(self.terms)})"
+                f"guidance_weights ({len(self.guidance_weights)} of them) must be as many as "
+                f"guidance_terms ({len(self.guidance_terms)})"
             )
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule ({self.schedule}) must be one of {', '.join(SCHEDULES)}")
+        if self.lambda_schedule not in SCHEDULES:
+            raise ValueError(
+                f"lambda_schedule ({self.lambda_schedule}) must be one of {', '.join(SCHEDULES)}"
+            )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and not math.isfinite(value):
@@ -112,7 +114,7 @@ class GuidanceConfig:
     @property
     def needs_plan(self) -> bool:
         """Whether any term reads sub-goals."""
-        return any(term.startswith("plan") for term in self.terms)
+        return any(term.startswith("plan") for term in self.guidance_terms)
 
 
 class PlanArrays(NamedTuple):
@@ -181,7 +183,9 @@ class Guidance:
             ValueError: a term needs a plan and there is none.
         """
         if config.needs_plan and plan is None:
-            raise ValueError(f"terms {config.terms} need a plan and there is none")
+            raise ValueError(
+                f"guidance_terms {config.guidance_terms} need a plan and there is none"
+            )
         self.config = config
         self.plan = plan_arrays(plan) if config.needs_plan and plan else None
         self.discount_factor = discount_factor
@@ -261,7 +265,7 @@ class Guidance:
             ),
             "adaptive": lambda: adaptive.guidance_lambda,
         }
-        strength = schedules[config.schedule]()
+        strength = schedules[config.lambda_schedule]()
         if config.scale_match is None:
             return strength
         deviation = jnp.sqrt(moments.squared_deviation / jnp.maximum(moments.count, 1.0))
@@ -303,9 +307,9 @@ class Guidance:
             "plan": lambda: self._plan_reward(trajectory, cursor),
             "plan_potential": lambda: self._plan_potential(trajectory, cursor, next_cursor),
         }
-        weights = config.term_weights or (1.0,) * len(config.terms)
+        weights = config.guidance_weights or (1.0,) * len(config.guidance_terms)
         total = jnp.zeros(trajectory.reward.shape, jnp.float32)
-        for name, weight in zip(config.terms, weights, strict=True):
+        for name, weight in zip(config.guidance_terms, weights, strict=True):
             total = total + weight * terms[name]()
         if config.energy_cost:
             total = total + config.energy_cost * losses.energy_penalty(trajectory.action)

@@ -80,7 +80,9 @@ def join_processes(
             jax.distributed.initialize()
         return
     if missing:
-        raise ValueError(f"{', '.join(missing)} must be given together with {set(given) - set(missing)}")
+        raise ValueError(
+            f"{', '.join(missing)} must be given together with {set(given) - set(missing)}"
+        )
     if coordinator is None or num_processes is None or process_id is None:
         return  # unreachable; tells the type checker what `missing` says
     if num_processes < 1 or not 0 <= process_id < num_processes:
@@ -113,9 +115,7 @@ def choose_layout(num_envs: int, divisor: int, num_devices: int | None = None) -
         ValueError: num_devices is not available or does not divide.
     """
     available = jax.devices()
-    fitting = [
-        n for n in range(1, len(available) + 1) if num_envs % n == 0 and divisor % n == 0
-    ]
+    fitting = [n for n in range(1, len(available) + 1) if num_envs % n == 0 and divisor % n == 0]
     if num_devices is not None and num_devices not in fitting:
         raise ValueError(
             f"num_devices ({num_devices}) must be one of {fitting}: it must divide num_envs "
@@ -130,14 +130,24 @@ def choose_layout(num_envs: int, divisor: int, num_devices: int | None = None) -
     on_cpu = available[0].platform == "cpu"
     return Layout(
         mesh=Mesh(np.array(available[:count]), (AXIS,)),
-        chunk_size=_chunk(num_envs // count) if on_cpu else None,
+        chunk_size=local_chunk(num_envs // count) if on_cpu else None,
         map_seeds=on_cpu,
     )
 
 
-def _chunk(local: int) -> int | None:
+def local_chunk(local: int) -> int | None:
     """The largest divisor of the local batch that the cache takes; None when all of it fits."""
     if local <= CPU_CHUNK:
         return None
     best = max(n for n in range(1, CPU_CHUNK + 1) if local % n == 0)
     return best if best >= CPU_CHUNK // 4 else None  # a prime batch is better left whole
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs between runs, unless the user has chosen a folder or said no.
+
+    JAX_COMPILATION_CACHE_DIR chooses the folder; JAX_ENABLE_COMPILATION_CACHE=0 turns it off.
+    """
+    if not jax.config.jax_compilation_cache_dir:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(base, "jaxagent", "jax"))

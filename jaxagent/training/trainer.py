@@ -88,23 +88,35 @@ class Trainer:
             state: only shapes and placement are read.
         """
         begin = time.perf_counter()
-        specs = self.specs()
-        iterate = jax.jit(
-            self._over_devices(self._iterate, (specs,), (specs, _replicated())), donate_argnums=0
-        ).lower(state)
-        keys = jax.random.split(jax.random.key(0), state.iteration.shape[0])
-        evaluate = jax.jit(
-            self._over_devices(
-                self._evaluate, (_replicated(), _replicated()), Evaluation(*[_sharded()] * 5)
-            )
-        ).lower(state.agent, jax.device_put(keys, self._placed(_replicated())))
-        with ThreadPoolExecutor(2) as pool:
-            compiled = list(pool.map(lambda lowered: lowered.compile(), (iterate, evaluate)))
+        lowered = (self._lower_iterate(state), self._lower_evaluate(state))
+        with ThreadPoolExecutor(len(lowered)) as pool:
+            compiled = list(pool.map(lambda program: program.compile(), lowered))
         observe = jax.jit(
             jax.vmap(self.guidance.observe_evaluation),
-            out_shardings=self._placed(specs.guidance),
+            out_shardings=self._placed(self.specs().guidance),
         )
         return Programs(*compiled, observe, time.perf_counter() - begin)
+
+    def compile_evaluation(
+        self, state: TrainState
+    ) -> Callable[[PPOState, PRNGKeyArray], Evaluation]:
+        """Compile the evaluation alone, for a run that is only looked at."""
+        return self._lower_evaluate(state).compile()
+
+    def _lower_iterate(self, state: TrainState):
+        specs = self.specs()
+        program = self._over_devices(self._iterate, (specs,), (specs, _replicated()))
+        return jax.jit(program, donate_argnums=0).lower(state)
+
+    def _lower_evaluate(self, state: TrainState):
+        out = Evaluation(*[_sharded()] * len(Evaluation._fields))
+        program = self._over_devices(self._evaluate, (_replicated(), _replicated()), out)
+        keys = jax.random.split(jax.random.key(0), state.iteration.shape[0])
+        return jax.jit(program).lower(state.agent, self.replicate(keys))
+
+    def replicate(self, tree):
+        """Put the same arrays on every device."""
+        return jax.device_put(tree, self._placed(_replicated()))
 
     def specs(self) -> TrainState:
         """Which parts of the state are cut over devices: those of environments."""
@@ -113,7 +125,10 @@ class Trainer:
             agent=one,  # type: ignore[arg-type]
             env=_sharded(),  # type: ignore[arg-type]
             guidance=GuidanceState(
-                cursor=_sharded(), moments=one, adaptive=one, switch=one  # type: ignore[arg-type]
+                cursor=_sharded(),
+                moments=one,
+                adaptive=one,
+                switch=one,  # type: ignore[arg-type]
             ),
             key=one,  # type: ignore[arg-type]
             iteration=one,  # type: ignore[arg-type]
@@ -228,7 +243,9 @@ class Trainer:
                 episode_length=record.episode_length + alive,
                 success=record.success | (alive & step.success),
                 path=record.path.at[time].set(here),
-                pose=record.pose.at[time, 0].set(jnp.where(alive[0], pose, record.pose[time - 1, 0])),
+                pose=record.pose.at[time, 0].set(
+                    jnp.where(alive[0], pose, record.pose[time - 1, 0])
+                ),
             )
             return time + 1, state, alive & ~(step.terminated | step.truncated), record
 

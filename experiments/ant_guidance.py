@@ -1,0 +1,430 @@
+"""Train a Brax Ant with action guidance: `python -m experiments.ant_guidance`.
+
+R_total = R_env + lambda * R_guidance, the three always logged apart, every evaluation without
+guidance. Two tasks: `run` (Brax's reward) and `corner` (sparse: arrive within 1 m of (10, 10)).
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from envs.ant import CORNER, TASKS, ant
+from envs.brax_env import BACKENDS, BraxSimulator
+from envs.skeleton import skeleton
+from envs.vector import VectorEnv
+from jaxagent.agents.ppo import PPO, PPOConfig
+from jaxagent.planning.guidance import Guidance, GuidanceConfig
+from jaxagent.planning.plans import dump_plan, load_plan
+from jaxagent.planning.rules import FixedPlanner, RulePlanner
+from jaxagent.training.checkpoint import Checkpoints
+from jaxagent.training.config import (
+    PLACEMENT,
+    RunConfig,
+    overlay,
+    parse_command_line,
+    read_yaml,
+    refuse,
+    to_plain,
+)
+from jaxagent.training.devices import (
+    AXIS,
+    Layout,
+    choose_layout,
+    join_processes,
+    local_chunk,
+    prepare_cpu_devices,
+    use_compilation_cache,
+)
+from jaxagent.training.evaluate import write_report
+from jaxagent.training.interruption import Interrupted
+from jaxagent.training.loop import Arm, NonFiniteTraining
+from jaxagent.training.metrics import read_metrics
+from jaxagent.training.plots import plot_curves, plot_paths
+from jaxagent.training.progress import Reporter
+from jaxagent.training.render import write_gif, write_html
+from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder, write_config
+from jaxagent.training.trainer import Evaluation, Trainer, TrainState
+from jaxagent.training.trials import ARMS, compare_arms, removal_test
+from jaxagent.types import Plan, Planner, Simulator
+
+PRESETS = ("auto", "cpu", "gpu")
+EAST = (1000.0, 0.0)  # where `run` runs to, metres
+
+
+@dataclasses.dataclass(frozen=True)
+class AntConfig:
+    """Options of the Ant with action guidance."""
+
+    task: str = "run"
+    """run (Brax's reward) or corner (sparse: arrive within 1 m of (10, 10) metres)."""
+    backend: str = "spring"
+    """Physics: spring, positional, generalized or mjx."""
+    planner: str = "rule"
+    """Who plans sub-goals for the plan terms: rule (a straight line), or a YAML / JSON file."""
+    preset: str = "auto"
+    """Sizes for cpu or gpu; auto is gpu where there is an accelerator."""
+    config: str | None = None
+    """YAML file of options; the command line wins over it, it wins over the preset."""
+    compare: bool = False
+    """Train the same seeds a second time without guidance, and draw both."""
+    removal_test: int = 0
+    """Train on without guidance for this many iterations at the end, and report the drop."""
+    distill_from: str | None = None
+    """Run folder of a trained teacher: learn from R_env and KL to the teacher, unguided."""
+    resume: bool = False
+    """Go on with a run (--name, or the newest) from its last checkpoint."""
+    dry_run: bool = False
+    """Print the resolved configuration and what it amounts to; train nothing, write nothing."""
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
+    guidance: GuidanceConfig = dataclasses.field(default_factory=GuidanceConfig)
+
+    def __post_init__(self):
+        for name, known in (("task", TASKS), ("backend", BACKENDS), ("preset", PRESETS)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} ({getattr(self, name)}) must be one of {', '.join(known)}"
+                )
+        if self.removal_test < 0:
+            raise ValueError(f"removal_test ({self.removal_test}) must be at least 0")
+        if self.compare and self.distill_from:
+            raise ValueError("compare and distill_from cannot be combined: a student is unguided")
+        if self.compare and self.removal_test:
+            raise ValueError("compare and removal_test cannot be combined: choose one")
+        batch, groups = self.run.num_envs * self.run.unroll_length, self.ppo.shuffle_groups
+        if self.run.num_envs % groups:
+            raise ValueError(
+                f"num_envs ({self.run.num_envs}) must be divisible by shuffle_groups ({groups})"
+            )
+        if batch % (groups * self.ppo.num_minibatches):
+            raise ValueError(
+                f"num_envs * unroll_length ({self.run.num_envs} * {self.run.unroll_length}) must "
+                f"be divisible by shuffle_groups * num_minibatches ({groups} * "
+                f"{self.ppo.num_minibatches})"
+            )
+        if self.planner != "rule" and not pathlib.Path(self.planner).is_file():
+            raise ValueError(f"planner ({self.planner}) must be rule or an existing plan file")
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that the learning-rate schedules stretch over; a removal test needs some."""
+        return self.run.num_iterations + self.removal_test
+
+
+def preset(name: str, task: str) -> AntConfig:
+    """The defaults for a kind of machine and a task.
+
+    Args:
+        name: "cpu" or "gpu".
+        task: decides which guidance is on: velocity for run, the plan for corner.
+    """
+    terms = ("velocity_saturated",) if task == "run" else ("plan",)
+    sizes = {
+        "cpu": RunConfig(total_steps=2_000_000, num_envs=256, unroll_length=32),
+        "gpu": RunConfig(total_steps=30_000_000, num_envs=2048, unroll_length=32),
+    }
+    learning = {
+        "cpu": PPOConfig(num_minibatches=8),
+        "gpu": PPOConfig(num_minibatches=32),
+    }
+    return AntConfig(
+        task=task,
+        preset=name,
+        run=sizes[name],
+        ppo=learning[name],
+        guidance=GuidanceConfig(guidance_terms=terms),
+    )
+
+
+def read_command_line(arguments: Sequence[str], machine: str) -> AntConfig:
+    """Preset, then --config, then the command line; on a mistake one line and status 2.
+
+    Args:
+        arguments: without the program's name.
+        machine: the preset that auto stands for, "cpu" or "gpu".
+    """
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("task", "preset", "config"):
+        early.add_argument(f"--{name}")
+    known, _ = early.parse_known_args(list(arguments))
+    try:
+        file = read_yaml(known.config) if known.config else {}
+        task = known.task or str(file.get("task", "run"))
+        chosen = known.preset or str(file.get("preset", "auto"))
+        chosen = machine if chosen == "auto" else chosen
+        if task not in TASKS or chosen not in PRESETS:
+            AntConfig(task=task, preset=chosen)  # says which is wrong
+        default = overlay(preset(chosen, task), file, str(known.config))
+    except ValueError as error:
+        refuse(str(error))
+    return parse_command_line(
+        AntConfig, arguments, default, "python -m experiments.ant_guidance", __doc__ or ""
+    )
+
+
+def make_planner(config: AntConfig) -> Planner:
+    """The planner that the configuration names.
+
+    Raises:
+        ValueError: the plan file is refused.
+    """
+    if config.planner != "rule":
+        return FixedPlanner(load_plan(config.planner))
+    return RulePlanner(CORNER if config.task == "corner" else EAST)
+
+
+def build(config: AntConfig, layout: Layout, teacher=None) -> tuple[Trainer, Plan]:
+    """Bind environments, agent and guidance.
+
+    Args:
+        config: what to build.
+        layout: devices.
+        teacher: action distribution to distil from.
+    """
+    simulator = ant(config.task, config.backend)
+    run = config.run
+    if run.evaluation_episodes % layout.size:
+        raise ValueError(
+            f"evaluation_episodes ({run.evaluation_episodes}) must be divisible by the number of "
+            f"devices ({layout.size})"
+        )
+    plan = make_planner(config).plan(config.task, (0.0, 0.0))
+    evaluation_chunk = (
+        local_chunk(run.evaluation_episodes // layout.size) if layout.chunk_size else None
+    )
+    agent = PPO(
+        config.ppo,
+        observation_size=simulator.observation_size,
+        action_size=simulator.action_size,
+        num_updates=config.num_updates,
+        axis_name=AXIS,
+        teacher=teacher,
+    )
+    guidance = Guidance(
+        config.guidance, plan, discount_factor=config.ppo.discount_factor, axis_name=AXIS
+    )
+    trainer = Trainer(
+        env=VectorEnv(simulator, run.episode_length, layout.chunk_size),
+        evaluation_env=VectorEnv(simulator, run.episode_length, evaluation_chunk),
+        pose=simulator.pose,
+        agent=agent,
+        guidance=guidance,
+        layout=layout,
+        num_envs=run.num_envs,
+        unroll_length=run.unroll_length,
+        num_iterations=run.num_iterations,
+        evaluation_episodes=run.evaluation_episodes,
+        evaluation_length=run.episode_length,
+    )
+    return trainer, plan
+
+
+def load_run(
+    folder: pathlib.Path, num_devices: int | None = None, iteration: int | None = None
+) -> tuple[AntConfig, Trainer, TrainState]:
+    """A run as it was saved: configuration, what it was made of, and its state.
+
+    Args:
+        folder: a run folder, or one arm of a comparison.
+        num_devices: as in RunConfig; the devices need not be those that trained.
+        iteration: of the checkpoint; None is the last.
+
+    Raises:
+        ValueError: not a run folder, or its checkpoint cannot be used (CheckpointError).
+    """
+    path = folder / CONFIG_FILE
+    if not path.exists() and not (folder / "checkpoints").is_dir():
+        raise ValueError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
+    if not (folder / "checkpoints").is_dir() and (folder / ARMS[0]).is_dir():
+        raise ValueError(f"{folder} is a comparison: name one of its arms, {folder / ARMS[0]}")
+    config = overlay(AntConfig(), read_yaml(path), str(path))
+    layout = choose_layout(config.run.num_envs, config.ppo.shuffle_groups, num_devices)
+    trainer, _ = build(config, layout)
+    like = trainer.abstract_state(config.run.num_seeds)
+    checkpoints = Checkpoints(folder / "checkpoints", config.run.checkpoints_kept)
+    try:
+        state, _ = checkpoints.restore(like, trainer.shardings(like), iteration)
+    finally:
+        checkpoints.close()
+    return config, trainer, state
+
+
+def load_teacher(folder: pathlib.Path, simulator: Simulator):
+    """The action distribution of a run's first seed, as a function of raw observations.
+
+    Raises:
+        ValueError: not a run, or one that sees or does something else.
+    """
+    _, trainer, state = load_run(folder)
+    theirs = trainer.env.observation_size, trainer.env.action_size
+    ours = simulator.observation_size, simulator.action_size
+    if theirs != ours:
+        raise ValueError(
+            f"distill_from ({folder}): the teacher has {theirs} observations and actions, "
+            f"the student {ours}"
+        )
+    learnt = jax.tree.map(lambda x: np.asarray(x[0]), jax.device_get(state.agent))
+    return lambda observation: trainer.agent.distribution(learnt, observation)
+
+
+def picture(
+    folder: pathlib.Path, simulator: Simulator, evaluation: Evaluation, plan: Plan, title: str
+) -> None:
+    """Write rollout.gif, rollout.html and paths.png of an evaluation's first seed."""
+    length = int(evaluation.episode_length[0, 0])
+    body = getattr(simulator, "simulator", simulator)
+    if isinstance(body, BraxSimulator):
+        drawn = skeleton(body, evaluation.pose[0, 0, :length])
+        write_gif(folder / "rollout.gif", drawn, title)
+        write_html(folder / "rollout.html", drawn, title)
+    targets = [(*goal.target, goal.radius) for goal in plan.sub_goals if goal.target != EAST]
+    plot_paths(folder / "paths.png", evaluation.path[0], targets[:20], title)
+
+
+def describe(config: AntConfig, layout: Layout, trainer: Trainer, plan: Plan) -> str:
+    """What the configuration amounts to."""
+    run, ppo = config.run, config.ppo
+    batch = run.num_envs * run.unroll_length
+    updates = run.num_iterations * ppo.num_epochs * ppo.num_minibatches
+    like = trainer.abstract_state(1)
+    count = sum(
+        np.prod(x.shape)
+        for x in jax.tree.leaves((like.agent.policy_params, like.agent.critic_params))
+    )
+    guidance = ", ".join(config.guidance.guidance_terms) or "none"
+    if config.guidance.needs_plan:
+        guidance += f", {len(plan.sub_goals)} sub-goals by {plan.source}"
+    return (
+        f"task {config.task} ({trainer.env.observation_size} observations, "
+        f"{trainer.env.action_size} actions), {config.backend} physics\n"
+        f"devices: {layout.describe()}\n"
+        f"{run.num_envs} environments x {run.unroll_length} steps = {batch:,} a batch; "
+        f"{run.num_iterations:,} iterations, {updates:,} gradient steps of "
+        f"{batch // ppo.num_minibatches:,}; {int(count):,} parameters; {run.num_seeds} seed(s)\n"
+        f"guidance: {guidance}; lambda {config.guidance.lambda_schedule} from "
+        f"{config.guidance.guidance_lambda:g}"
+    )
+
+
+def continued(config: AntConfig, folder: pathlib.Path, arguments: Sequence[str]) -> AntConfig:
+    """The configuration of a run that is taken up again: its own, only placed anew.
+
+    Raises:
+        ValueError: the command line asks for something else than was begun.
+    """
+    path = folder / CONFIG_FILE
+    saved = overlay(AntConfig(), read_yaml(path), str(path))
+    asked = parse_command_line(
+        AntConfig, arguments, saved, "python -m experiments.ant_guidance", ""
+    )
+    placement = {name: getattr(asked.run, name) for name in PLACEMENT}
+    placed = dataclasses.replace(
+        saved, resume=True, run=dataclasses.replace(saved.run, **placement)
+    )
+    ignored = {"resume": True, "preset": saved.preset, "config": saved.config}
+    wanted = dataclasses.replace(
+        asked, **ignored, run=dataclasses.replace(asked.run, name=saved.run.name)
+    )
+    for part in ("run", "ppo", "guidance"):
+        _refuse_changes(getattr(placed, part), getattr(wanted, part), folder)
+    _refuse_changes(placed, wanted, folder)
+    return placed
+
+
+def _refuse_changes(saved, asked, folder: pathlib.Path) -> None:
+    for field in dataclasses.fields(saved):
+        before, after = getattr(saved, field.name), getattr(asked, field.name)
+        if before != after and not dataclasses.is_dataclass(before):
+            raise ValueError(
+                f"resume: {folder} was begun with {field.name} {before}, not {after}; "
+                "start another run to change it"
+            )
+
+
+def train_arms(config: AntConfig, folder: pathlib.Path, layout: Layout, reporter: Reporter) -> None:
+    """Train what the configuration asks for, in its folder, to the end."""
+    simulator = ant(config.task, config.backend)
+    teacher = (
+        load_teacher(pathlib.Path(config.distill_from), simulator) if config.distill_from else None
+    )
+    trainer, plan = build(config, layout, teacher)
+    reporter.say(describe(config, layout, trainer, plan))
+    reporter.say(f"run folder: {folder}")
+    plain = to_plain(config)
+    write_config(folder, plain)
+    if jax.process_index() == 0:
+        write_report(folder / "plan.json", dump_plan(plan))
+    seeds = range(config.run.seed, config.run.seed + config.run.num_seeds)
+    programs = trainer.compile(trainer.init(list(seeds)))
+    reporter.say(f"compiled in {programs.compile_seconds:.0f} s")
+
+    def curves(where: pathlib.Path, evaluation: Evaluation) -> None:
+        title = f"{where.name}: {config.task}, {config.guidance.lambda_schedule} lambda"
+        plot_curves(where / "curves.png", read_metrics(where / "metrics.jsonl"), title)
+        latest[where] = evaluation
+
+    latest: dict[pathlib.Path, Evaluation] = {}
+    arms = {arm: folder / arm for arm in ARMS} if config.compare else {ARMS[0]: folder}
+    for arm, place in arms.items():
+        if config.compare:
+            reporter.say(f"arm: {arm}")
+            write_config(place, plain)
+        guided = arm == ARMS[0] and teacher is None
+        training = Arm(trainer, programs, config.run, place, reporter, guided, curves, plain)
+        state, _ = training.train(resume=config.resume)
+        if place in latest:  # process 0
+            picture(place, simulator, latest[place], plan, f"{config.task}, {arm}")
+        if config.removal_test:
+            removal_test(trainer, programs, state, config.run, config.removal_test, place, reporter)
+    if config.compare and jax.process_index() == 0:
+        success, threshold = (True, 0.8) if config.task == "corner" else (False, 2000.0)
+        compare_arms(
+            folder, f"{config.task}: with and without guidance", success, threshold, reporter
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train; the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    prepare_cpu_devices()
+    config = read_command_line(arguments, "cpu")
+    try:
+        join_processes(config.run.coordinator, config.run.num_processes, config.run.process_id)
+        if jax.default_backend() != "cpu":
+            config = read_command_line(arguments, "gpu")
+        prefix = f"ant-{config.task}"
+        if config.dry_run:
+            layout = choose_layout(
+                config.run.num_envs, config.ppo.shuffle_groups, config.run.num_devices
+            )
+            trainer, plan = build(config, layout)
+            print(json.dumps(to_plain(config), indent=2))
+            print(describe(config, layout, trainer, plan))
+            return 0
+        folder = open_run_folder(config.run, prefix, config.resume)
+        if config.resume:
+            config = continued(config, folder, arguments)
+        layout = choose_layout(
+            config.run.num_envs, config.ppo.shuffle_groups, config.run.num_devices
+        )
+        use_compilation_cache()
+        train_arms(config, folder, layout, Reporter())
+    except Interrupted as stop:
+        print(f"interrupted by {stop}; saved in {folder}; go on with --resume --name {folder.name}")
+        return 128 + stop.signal_number
+    except NonFiniteTraining as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        refuse(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""Configuration: frozen dataclasses, from preset, file and command line, in that order."""
+
+import contextlib
+import dataclasses
+import io
+import pathlib
+import re
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import tyro
+import yaml
+from beartype.door import is_bearable
+
+Config = TypeVar("Config")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Size of a run and where it is kept."""
+
+    total_steps: int = 3_000_000
+    """Environment steps of the whole training, for each seed."""
+    num_envs: int = 256
+    """Environments stepped in parallel, over all devices."""
+    unroll_length: int = 32
+    """Steps of each environment between updates."""
+    episode_length: int = 1000
+    """Time limit of an episode, in steps; reaching it truncates."""
+    num_evaluations: int = 12
+    """Evaluations after the first, at equal distances; each also writes a checkpoint."""
+    evaluation_episodes: int = 64
+    """Episodes in one evaluation, always without guidance and without exploration."""
+    seed: int = 0
+    """First seed."""
+    num_seeds: int = 1
+    """Seeds seed, seed + 1, ... trained in one compiled program."""
+    name: str = ""
+    """Name of the run folder; empty takes the first free number."""
+    runs_dir: str = "runs"
+    """Where run folders are kept."""
+    checkpoints_kept: int = 3
+    """Older checkpoints are deleted."""
+    num_devices: int | None = None
+    """Devices to use; None is as many as divide the environments."""
+    coordinator: str | None = None
+    """host:port of process 0, to train with several processes."""
+    num_processes: int | None = None
+    """How many processes there are."""
+    process_id: int | None = None
+    """Which of them this is."""
+    wandb: bool = False
+    """Log to Weights & Biases as well; needs the extra wandb."""
+
+    def __post_init__(self):
+        counts = ("total_steps", "num_envs", "unroll_length", "episode_length", "num_evaluations")
+        counts += ("evaluation_episodes", "num_seeds", "checkpoints_kept")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1")
+        if self.total_steps < self.num_envs * self.unroll_length:
+            raise ValueError(
+                f"total_steps ({self.total_steps}) must be at least num_envs * unroll_length "
+                f"({self.num_envs} * {self.unroll_length}): one iteration"
+            )
+        if not 0 <= self.seed <= 2**31 - 1 - self.num_seeds:
+            raise ValueError(f"seed ({self.seed}) must lie in [0, 2^31 - num_seeds)")
+        if not re.fullmatch(r"[\w.-]*", self.name) or self.name in (".", ".."):
+            raise ValueError(f"name ({self.name!r}) may hold letters, digits, '_', '-' and '.'")
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations of the whole training: total_steps rounded up."""
+        return -(-self.total_steps // (self.num_envs * self.unroll_length))
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Iterations between evaluations."""
+        return max(1, self.num_iterations // self.num_evaluations)
+
+
+# What may differ when a run is taken up again: where it runs, not what it computes.
+PLACEMENT = ("num_devices", "coordinator", "num_processes", "process_id", "wandb", "runs_dir")
+
+
+def parse_command_line(
+    kind: type[Config], arguments: Sequence[str], default: Config, program: str, description: str
+) -> Config:
+    """Read a command line over a default, or leave with one line and status 2.
+
+    Args:
+        kind: the dataclass; nested sections lose their prefix.
+        arguments: without the program's name.
+        default: what options that are not given keep.
+        program: how it is called, for the help.
+        description: for the help.
+    """
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                tyro.conf.OmitArgPrefixes[kind],  # type: ignore[valid-type]
+                args=list(arguments),
+                default=default,
+                prog=program,
+                description=description,
+            )
+    except SystemExit as left:
+        if left.code:
+            refuse(_first_sentence(complaint.getvalue()))
+        raise
+    except ValueError as error:
+        refuse(str(error))
+
+
+def refuse(reason: str) -> typing.NoReturn:
+    """Say in one line on stderr what is wrong, and leave with status 2."""
+    print(f"error: {reason}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _first_sentence(box: str) -> str:
+    """The message inside the frame that tyro draws around it."""
+    rows = [line.strip("│ ").strip() for line in box.splitlines() if line.startswith("│")]
+    message: list[str] = []
+    for row in rows:
+        if not row or set(row) == {"─"}:
+            break
+        message.append(row)
+    return " ".join(message) or box.strip()
+
+
+def read_yaml(path: str | pathlib.Path) -> dict[str, Any]:
+    """A mapping from a YAML file.
+
+    Raises:
+        ValueError: the file is missing, not YAML, or no mapping.
+    """
+    try:
+        content = yaml.safe_load(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"config ({path}) cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f":{where.line + 1}" if where else ""
+        raise ValueError(f"config ({path}{line}) is not YAML") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"config ({path}) must be a mapping of options")
+    return content
+
+
+def overlay(default: Config, values: Mapping[str, Any], where: str) -> Config:
+    """A configuration with some fields replaced.
+
+    Args:
+        default: a dataclass, possibly with dataclasses as fields.
+        values: nested like it; a field of a section may also stand on the top level.
+        where: for messages.
+
+    Raises:
+        ValueError: an unknown option, a wrong type, or values that break a rule.
+    """
+    hints = typing.get_type_hints(type(default))
+    sections = [name for name in hints if dataclasses.is_dataclass(getattr(default, name))]
+    nested: dict[str, dict] = {name: {} for name in sections}
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        home = next((s for s in sections if hasattr(getattr(default, s), str(key))), None)
+        if key in sections:
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{where}: {key} must be a mapping of options")
+            nested[key] |= value
+        elif key in hints:
+            flat[key] = _convert(key, value, hints[key], where)
+        elif home:
+            nested[home][key] = value
+        else:
+            known = sorted(set(hints) | {n for s in sections for n in vars(getattr(default, s))})
+            raise ValueError(f"{where}: unknown option {key!r}; known: {', '.join(known)}")
+    changed = {s: overlay(getattr(default, s), nested[s], where) for s in sections if nested[s]}
+    return dataclasses.replace(default, **flat, **changed)  # type: ignore[type-var]
+
+
+def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
+    if isinstance(value, list):
+        value = tuple(value)
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
+        value = float(value)  # YAML 1.1 takes 1e-3 for a string
+    wants_float = hint is float or float in typing.get_args(hint)
+    if wants_float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not is_bearable(value, hint) or (isinstance(value, bool) and hint is int):
+        shown = getattr(hint, "__name__", str(hint))
+        shown = str(hint) if typing.get_args(hint) else shown
+        raise ValueError(f"{where}: {name} ({value!r}) must be of type {shown}")
+    return value
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """The configuration as YAML can hold it."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        return str(value) if isinstance(value, pathlib.Path) else value
+
+    return plain(dataclasses.asdict(config))

@@ -1,0 +1,89 @@
+"""What an evaluation says, in numbers."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxagent.training.metrics import bootstrap_interval
+from jaxagent.training.trainer import Evaluation, Trainer, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """One evaluation without guidance, over all seeds."""
+
+    episode_return: list[float]
+    """Mean over episodes, one a seed."""
+    mean: float
+    """Mean over seeds."""
+    low: float
+    """95 % bootstrap interval of the mean: over seeds, or over episodes when there is one seed."""
+    high: float
+    episode_std: float
+    """Standard deviation over all episodes."""
+    episode_length: float
+    success_rate: list[float]
+    """Share of episodes that met the task's goal, one a seed."""
+
+    def metrics(self) -> dict:
+        """For the log."""
+        return dataclasses.asdict(self)
+
+
+def summarise(evaluation: Evaluation) -> Report:
+    """Reduce the episodes of an evaluation, on the host."""
+    returns = np.asarray(evaluation.episode_return, np.float64)
+    seeds = returns.mean(axis=1)
+    low, high = bootstrap_interval(seeds if len(seeds) > 1 else returns[0])
+    return Report(
+        episode_return=seeds.tolist(),
+        mean=float(seeds.mean()),
+        low=low,
+        high=high,
+        episode_std=float(returns.std()),
+        episode_length=float(np.mean(evaluation.episode_length)),
+        success_rate=np.mean(evaluation.success, axis=1).tolist(),
+    )
+
+
+def evaluate(
+    trainer: Trainer, program: Callable, state: TrainState, seed: int
+) -> tuple[Evaluation, Report]:
+    """Play the evaluation episodes; every process gets the result.
+
+    Args:
+        trainer: what made the program.
+        program: the compiled evaluation.
+        state: whose policy is evaluated; its environments are left alone.
+        seed: of the start states, the same for every seed that is trained.
+    """
+    keys = jnp.stack([jax.random.key(seed)] * state.iteration.shape[0])
+    evaluation = fetch(program(state.agent, trainer.replicate(keys)))
+    return evaluation, summarise(evaluation)
+
+
+def fetch(tree):
+    """Arrays on the host, whole, in every process."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return jax.tree.map(
+        lambda x: (
+            np.asarray(x)
+            if x.is_fully_replicated
+            else multihost_utils.process_allgather(x, tiled=True)
+        ),
+        tree,
+    )
+
+
+def write_report(path: pathlib.Path, values: dict) -> None:
+    """Write a small JSON file beside the run's others, whole or not at all."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    draft.replace(path)

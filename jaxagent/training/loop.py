@@ -1,0 +1,185 @@
+"""The host loop of a run: iterate, log, evaluate, save, until done."""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagent.training.audit import Audit
+from jaxagent.training.checkpoint import Checkpoints
+from jaxagent.training.config import RunConfig
+from jaxagent.training.evaluate import Report, evaluate, fetch
+from jaxagent.training.interruption import Interrupted, watch_signals
+from jaxagent.training.metrics import MetricsLog
+from jaxagent.training.progress import Reporter
+from jaxagent.training.trainer import Evaluation, Programs, Trainer, TrainState
+
+NONFINITE_LIMIT = 3  # updates in a row with a non-finite gradient
+
+
+class NonFiniteTraining(RuntimeError):
+    """Training met non-finite gradients again and again; the message says where the state is."""
+
+
+@dataclasses.dataclass
+class Arm:
+    """One training in one folder, from whatever was saved there to its end.
+
+    Attributes:
+        trainer: what is trained.
+        programs: compiled.
+        run: size of the run.
+        folder: where everything goes.
+        reporter: what a person sees.
+        guided: False takes all guidance away (the other arm of a comparison).
+        draw: called with (folder, evaluation) after each evaluation, on process 0.
+        config: what Weights & Biases shows.
+    """
+
+    trainer: Trainer
+    programs: Programs
+    run: RunConfig
+    folder: pathlib.Path
+    reporter: Reporter
+    guided: bool = True
+    draw: Callable[[pathlib.Path, Evaluation], None] = lambda folder, evaluation: None
+    config: dict = dataclasses.field(default_factory=dict)
+
+    def train(self, resume: bool) -> tuple[TrainState, Report]:
+        """Run to the end.
+
+        Args:
+            resume: go on from the last checkpoint in the folder, if there is one.
+
+        Returns:
+            The final state, and its evaluation.
+
+        Raises:
+            Interrupted: a signal came; everything is saved.
+            NonFiniteTraining: non-finite gradients three updates in a row; the state is dumped.
+            CheckpointError: what is in the folder cannot be used.
+        """
+        self._checkpoints = Checkpoints(self.folder / "checkpoints", self.run.checkpoints_kept)
+        self._audit = Audit()
+        state, resumed_from = self._start(resume)
+        leads = jax.process_index() == 0
+        self._log = (
+            MetricsLog(self.folder, resumed_from, self.run.wandb, self.config) if leads else None
+        )
+        try:
+            with watch_signals() as stop, self.reporter.progress(self.run, self._done):
+                return self._iterate_to_end(state, stop, fresh=resumed_from is None)
+        finally:
+            self._checkpoints.close()
+            if self._log:
+                self._log.close()
+
+    def _start(self, resume: bool) -> tuple[TrainState, int | None]:
+        seeds = range(self.run.seed, self.run.seed + self.run.num_seeds)
+        if resume and self._checkpoints.latest() is not None:
+            like = self.trainer.abstract_state(self.run.num_seeds)
+            state, host = self._checkpoints.restore(like, self.trainer.shardings(like))
+            self._seconds, self._done = host["seconds"], host["iteration"]
+            self._audit.restore(host["audit"])
+            return state, self._done
+        state = self.trainer.init(list(seeds))
+        if not self.guided:
+            state = switch_guidance(state, 0.0)
+        self._seconds, self._done = 0.0, 0
+        return state, None
+
+    def _iterate_to_end(self, state, stop, fresh: bool) -> tuple[TrainState, Report]:
+        report = None
+        if fresh:
+            state, report = self._evaluate(state)
+            self._save(state)
+        while self._done < self.run.num_iterations:
+            state = self._iterate(state)
+            is_last = self._done == self.run.num_iterations
+            if is_last or self._done % self.run.evaluation_interval == 0:
+                state, report = self._evaluate(state)
+                self._save(state)
+            if number := stop.agreed():
+                self._save(state)
+                raise Interrupted(number)
+        if report is None:  # resumed after its end: nothing is left but to say how it went
+            state, report = self._evaluate(state, log=False)
+        return state, report
+
+    def _iterate(self, state: TrainState) -> TrainState:
+        begin = time.perf_counter()
+        state, metrics = self.programs.iterate(state)
+        metrics = fetch(metrics)
+        seconds = time.perf_counter() - begin
+        self._seconds += seconds
+        self._done += 1
+        steps = self.run.num_envs * self.run.unroll_length
+        values: dict[str, Any] = {name: float(np.mean(value)) for name, value in metrics.items()}
+        values["episode_return"] = _mean_of_ended(metrics, "episode_return")
+        values["episode_length"] = _mean_of_ended(metrics, "episode_length")
+        values["episode_success"] = _mean_of_ended(metrics, "episode_success")
+        values["steps_per_second"] = steps * self.run.num_seeds / seconds
+        values["seconds"] = self._seconds
+        if self._audit.observe(values["reward_total"], values["reward_env"]):
+            values["audit_alarm"] = 1
+            self.reporter.alarm(self._done * steps)
+        self._write("train", values)
+        self.reporter.advance(self._done, values["steps_per_second"])
+        if metrics["nonfinite_in_a_row"].max() >= NONFINITE_LIMIT:
+            self._dump(state)
+        return state
+
+    def _dump(self, state: TrainState) -> None:
+        dump = Checkpoints(self.folder / "nonfinite", 1)
+        dump.save(self._done, state, self._host())
+        dump.close()
+        raise NonFiniteTraining(
+            f"gradients were not finite in {NONFINITE_LIMIT} updates in a row, at iteration "
+            f"{self._done}; the state is in {self.folder / 'nonfinite'}"
+        )
+
+    def _evaluate(self, state: TrainState, log: bool = True) -> tuple[TrainState, Report]:
+        evaluation, report = evaluate(self.trainer, self.programs.evaluate, state, self.run.seed)
+        returns = self.trainer.replicate(jnp.array(report.episode_return, jnp.float32))
+        steps = self._done * self.run.num_envs * self.run.unroll_length
+        if log:
+            guidance = self.programs.observe_evaluation(state.guidance, returns)
+            state = state.replace(guidance=guidance)
+            self._write("evaluation", report.metrics() | {"seconds": self._seconds})
+        self.reporter.evaluated(steps, report)
+        if jax.process_index() == 0:
+            self.draw(self.folder, evaluation)
+        return state, report
+
+    def _write(self, kind: str, values: dict[str, Any]) -> None:
+        if self._log:
+            steps = self._done * self.run.num_envs * self.run.unroll_length
+            self._log.write(kind, self._done, steps, values)
+
+    def _host(self) -> dict[str, Any]:
+        return {
+            "iteration": self._done,
+            "seconds": self._seconds,
+            "audit": self._audit.snapshot(),
+        }
+
+    def _save(self, state: TrainState) -> None:
+        self._checkpoints.save(self._done, state, self._host())
+
+
+def switch_guidance(state: TrainState, value: float) -> TrainState:
+    """Turn guidance off (0) or on (1) without compiling again."""
+    switch = state.guidance.switch
+    changed = jax.device_put(jnp.full(switch.shape, value, switch.dtype), switch.sharding)
+    return state.replace(guidance=state.guidance.replace(switch=changed))
+
+
+def _mean_of_ended(metrics: dict[str, np.ndarray], name: str) -> float | None:
+    """Mean over seeds in which an episode ended; None where none did."""
+    ended = metrics["episodes"] > 0
+    return float(metrics[name][ended].mean()) if ended.any() else None

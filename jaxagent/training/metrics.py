@@ -1,0 +1,126 @@
+"""Where metrics go: metrics.jsonl, TensorBoard, Weights & Biases."""
+
+import json
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tensorboardX import SummaryWriter
+
+
+def bootstrap_interval(
+    values: np.ndarray, level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean (Efron 1979).
+
+    Args:
+        values: [N], one number a seed or an episode.
+        level: coverage.
+        draws: resamples.
+        seed: of the resampling, so that a figure can be reproduced.
+
+    Returns:
+        Lower and upper bound; both the value itself for N = 1.
+    """
+    generator = np.random.default_rng(seed)
+    picked = generator.integers(0, len(values), (draws, len(values)))
+    means = np.asarray(values, np.float64)[picked].mean(axis=1)
+    tail = (1 - level) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+class MetricsLog:
+    """Writes records of one run; process 0 only."""
+
+    def __init__(self, folder: pathlib.Path, resume_from: int | None, wandb: bool, config: dict):
+        """Open the sinks.
+
+        Args:
+            folder: the run folder.
+            resume_from: iteration of the checkpoint a run goes on from: what was logged after it
+                is cut off, since it will be computed again. None starts new files.
+            wandb: also log to Weights & Biases.
+            config: what Weights & Biases shows beside the run.
+
+        Raises:
+            ValueError: wandb is asked for and not installed.
+        """
+        self.path = folder / "metrics.jsonl"
+        if resume_from is not None:
+            keep = [r for r in read_metrics(self.path) if r["iteration"] <= resume_from]
+            replacement = self.path.with_suffix(".tmp")
+            replacement.write_text("".join(json.dumps(record) + "\n" for record in keep))
+            replacement.replace(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._board = SummaryWriter(
+            str(folder / "tensorboard"), purge_step=resume_from and resume_from + 1
+        )
+        self._wandb = _open_wandb(folder, config) if wandb else None
+
+    def write(self, kind: str, iteration: int, steps: int, values: Mapping[str, Any]) -> None:
+        """Append one record.
+
+        Args:
+            kind: "train" or "evaluation".
+            iteration: iterations done.
+            steps: environment steps done, a seed.
+            values: numbers, or lists of numbers (one a seed); non-finite numbers become null.
+        """
+        record = {"kind": kind, "iteration": iteration, "steps": steps}
+        record |= {name: _plain(value) for name, value in values.items()}
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+        numbers = {
+            f"{kind}/{name}": float(value)
+            for name, value in values.items()
+            if np.ndim(value) == 0 and value is not None and not isinstance(value, str)
+        }
+        for name, value in numbers.items():
+            self._board.add_scalar(name, value, steps)
+        if self._wandb:
+            self._wandb.log(numbers, step=steps)
+
+    def close(self) -> None:
+        """Flush and close the sinks."""
+        self._file.close()
+        self._board.close()
+        if self._wandb:
+            self._wandb.finish()
+
+
+def _open_wandb(folder: pathlib.Path, config: dict):
+    try:
+        import wandb  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError("wandb (True) needs the package: pip install 'jaxagent[wandb]'") from None
+    return wandb.init(project="jaxagent", name=folder.name, dir=str(folder), config=config)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The records of a metrics.jsonl; a last line that a killed process left half is skipped.
+
+    Raises:
+        ValueError: a line before the last is not JSON.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise ValueError(f"{path}:{number}: not a JSON record") from None
+    return records

@@ -1,0 +1,132 @@
+"""curves.png, the comparison, and paths seen from above; Agg only, no window."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from jaxagent.training.metrics import bootstrap_interval
+
+_PANELS = (
+    ("reward a step", ("reward_env", "reward_guidance", "reward_total")),
+    ("lambda", ("guidance_lambda",)),
+    ("KL (old, new), nats", ("kl",)),
+    ("clip fraction", ("clip_fraction",)),
+    ("explained variance", ("explained_variance",)),
+    ("steps / s", ("steps_per_second",)),
+    ("policy scale", ("policy_scale",)),
+)
+
+
+def plot_curves(path: pathlib.Path, records: Sequence[dict[str, Any]], title: str) -> None:
+    """Draw the run's curves.
+
+    Args:
+        path: PNG.
+        records: of metrics.jsonl.
+        title: above all.
+    """
+    train = [r for r in records if r["kind"] == "train"]
+    evaluations = [r for r in records if r["kind"] == "evaluation"]
+    figure = _figure((16, 7.5))
+    axes = figure.subplots(2, 4)
+    figure.suptitle(title, wrap=True, fontsize=10)
+    first, *others = axes.flat
+    _returns(first, evaluations, "C0", "without guidance")
+    first.set_title("evaluated return, without guidance", fontsize=9)
+    for axis, (name, keys) in zip(others, _PANELS, strict=True):
+        for key in keys:
+            points = [(r["steps"], r[key]) for r in train if r.get(key) is not None]
+            if points:
+                axis.plot(*zip(*points), label=key, linewidth=0.9)
+        axis.set_title(name, fontsize=9)
+        if len(keys) > 1 and train:
+            axis.legend(fontsize=7)
+    for axis in axes.flat:
+        _dress(axis)
+    _save(figure, path)
+
+
+def plot_comparison(
+    path: pathlib.Path, arms: dict[str, Sequence[dict[str, Any]]], title: str, success: bool
+) -> None:
+    """Draw evaluations of several arms over each other, with intervals over seeds.
+
+    Args:
+        path: PNG.
+        arms: records of each arm's metrics.jsonl.
+        title: above.
+        success: draw the success rate instead of the return.
+    """
+    figure = _figure((7, 4.6))
+    axis = figure.subplots()
+    for number, (name, records) in enumerate(arms.items()):
+        evaluations = [r for r in records if r["kind"] == "evaluation"]
+        key = "success_rate" if success else "episode_return"
+        _returns(axis, evaluations, f"C{number}", name, key)
+    axis.set_ylabel("share of episodes that arrive" if success else "return without guidance")
+    axis.legend()
+    axis.set_title(title, fontsize=9, wrap=True)
+    _dress(axis)
+    _save(figure, path)
+
+
+def plot_paths(
+    path: pathlib.Path, paths: np.ndarray, targets: Sequence[Sequence[float]], title: str
+) -> None:
+    """Draw where the evaluation episodes went, seen from above.
+
+    Args:
+        path: PNG.
+        paths: [E, L, 2] metres.
+        targets: sub-goals as (x, y, radius), metres.
+        title: above, the plan's text for example.
+    """
+    figure = _figure((5.5, 5.5))
+    axis = figure.subplots()
+    for line in paths:
+        axis.plot(line[:, 0], line[:, 1], linewidth=0.7, alpha=0.6)
+    angle = np.linspace(0, 2 * np.pi, 60)
+    for x, y, radius in targets:
+        axis.plot(x + radius * np.cos(angle), y + radius * np.sin(angle), "k--", linewidth=0.8)
+    axis.plot(0, 0, "k+", markersize=10)
+    axis.set_xlabel("x, metres")
+    axis.set_ylabel("y, metres")
+    axis.set_aspect("equal", adjustable="datalim")
+    axis.set_title(title, fontsize=8, wrap=True)
+    axis.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def _returns(axis, evaluations, colour: str, name: str, key: str = "episode_return") -> None:
+    if not evaluations:
+        return
+    steps = [r["steps"] for r in evaluations]
+    values = np.array([r[key] for r in evaluations], float)  # [evaluations, seeds]
+    axis.plot(steps, values.mean(1), "o-", color=colour, markersize=3, label=name)
+    if values.shape[1] > 1:
+        low, high = zip(*(bootstrap_interval(row) for row in values))
+        axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        for seed in values.T:
+            axis.plot(steps, seed, color=colour, alpha=0.35, linewidth=0.7)
+
+
+def _figure(inches: tuple[float, float]) -> Figure:
+    figure = Figure(inches, dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _dress(axis) -> None:
+    axis.set_xlabel("environment steps", fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.grid(alpha=0.3)
+
+
+def _save(figure: Figure, path: pathlib.Path) -> None:
+    draft = path.with_suffix(".tmp.png")
+    figure.savefig(draft)
+    draft.replace(path)
