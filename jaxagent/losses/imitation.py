@@ -62,7 +62,9 @@ def behaviour_cloning_squared_error(
         >>> behaviour_cloning_squared_error(own, expert, jnp.array([True])).item()
         2.5
     """
-    action, expert_action = accumulate(action, expert_action)
+    action, expert_action = (
+        jnp.where(mask[..., None], x, 0.0) for x in accumulate(action, expert_action)
+    )
     return masked_mean(0.5 * jnp.sum((action - expert_action) ** 2, axis=-1), mask)
 
 

@@ -72,10 +72,10 @@ def critic_error(
         >>> critic_error(q, y, jnp.array([True])).item()
         2.5
     """
-    action_value, target = accumulate(action_value, target)
+    # Replaced before the square: 0 · NaN in its gradient would be NaN.
+    action_value, target = (jnp.where(mask, x, 0.0) for x in accumulate(action_value, target))
     error = 0.5 * (action_value - jax.lax.stop_gradient(target)[None]) ** 2
-    per_sample = jnp.sum(jnp.where(mask[None], error, 0.0), axis=0)
-    return masked_mean(per_sample, mask)
+    return masked_mean(jnp.sum(error, axis=0), mask)
 
 
 @checked

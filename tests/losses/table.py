@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagent import losses
-from tests.reference import advantages, distributions, guidance, ppo
+from tests.reference import (
+    advantages,
+    credit,
+    distributions,
+    group,
+    guidance,
+    imitation,
+    ppo,
+    sac,
+)
 
 Recipe = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -52,6 +61,29 @@ def index(size) -> Recipe:
     return lambda rng, shape: rng.integers(0, size, shape)
 
 
+def batch(recipe=real) -> Recipe:
+    """The recipe for one entry per column."""
+    return lambda rng, shape: recipe(rng, shape[1:])
+
+
+def stacked(size, recipe=real) -> Recipe:
+    """The recipe with one more axis in front."""
+    return lambda rng, shape: recipe(rng, (size, *shape))
+
+
+def prefix(rng, shape):
+    """A mask of the first few entries of each column, one at least."""
+    length = rng.integers(1, shape[0] + 1, shape[1:])
+    return np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)) < length
+
+
+def segment(rng, shape):
+    """Ids that start at 0 and sometimes go on to the next."""
+    return np.cumsum(rng.random(shape) < 0.4, axis=0) * (np.arange(shape[0]) > 0).reshape(
+        -1, *[1] * (len(shape) - 1)
+    )
+
+
 class Case(NamedTuple):
     """A function, the NumPy oracle that takes the same arguments, and recipes for the arrays."""
 
@@ -65,7 +97,7 @@ class Case(NamedTuple):
 
     def arrays(self, shape, seed=0):
         rng = np.random.default_rng(seed)
-        return [recipe(rng, shape) for recipe in self.recipes]
+        return [np.asarray(recipe(rng, shape)) for recipe in self.recipes]
 
     def call(self, *arrays):
         return self.function(*arrays, **self.options)
@@ -208,5 +240,158 @@ CASES = {
     ),
     "hacking_alarm": Case(
         losses.hacking_alarm, guidance.hacking_alarm, [real, real], hides_nan=True
+    ),
+}  # fmt: skip
+
+PAIRS = [log_prob, log_prob, log_prob, log_prob, boolean]
+TD = [real, unit, real, real]
+HAE = [real, unit, real, real, real, real, real, boolean, boolean, prefix]
+
+CASES |= {
+    "soft_target": Case(
+        losses.soft_target, sac.soft_target, [real, unit, stacked(2), log_prob],
+        {"temperature": 0.3}, smooth=True,
+    ),
+    "critic_error": Case(
+        losses.critic_error, sac.critic_error, [stacked(2), real, boolean]
+    ),
+    "soft_actor_loss": Case(
+        losses.soft_actor_loss, sac.soft_actor_loss, [log_prob, stacked(2), boolean],
+        {"temperature": 0.3}, smooth=True,
+    ),
+    "temperature_loss": Case(
+        losses.temperature_loss, sac.temperature_loss,
+        [lambda rng, shape: unit(rng, ()), log_prob, boolean], {"target_entropy": -1.5},
+    ),
+    "behaviour_cloning_loss": Case(
+        losses.behaviour_cloning_loss, imitation.behaviour_cloning_loss, [log_prob, boolean],
+        smooth=True,
+    ),
+    "behaviour_cloning_squared_error": Case(
+        losses.behaviour_cloning_squared_error, imitation.behaviour_cloning_squared_error,
+        [over(2), over(2), boolean], smooth=True,
+    ),
+    "token_cross_entropy": Case(
+        losses.token_cross_entropy, imitation.token_cross_entropy, [over(4), index(4), boolean],
+        smooth=True,
+    ),
+    "token_cross_entropy sequence": Case(
+        losses.token_cross_entropy, imitation.token_cross_entropy, [over(4), index(4), boolean],
+        {"normalisation": "sequence"},
+    ),
+    "categorical_distillation_loss": Case(
+        losses.categorical_distillation_loss, imitation.categorical_distillation_loss,
+        [over(4), over(4), boolean], {"softmax_temperature": 1.7},
+    ),
+    "tanh_normal_distillation_loss": Case(
+        losses.tanh_normal_distillation_loss, imitation.tanh_normal_distillation_loss,
+        [over(2), over(2, positive), over(2), over(2, positive), boolean],
+    ),
+    "token_mean token": Case(
+        losses.token_mean, imitation.token_mean, [real, boolean], {"normalisation": "token"}
+    ),
+    "token_mean sequence": Case(
+        losses.token_mean, imitation.token_mean, [real, boolean], {"normalisation": "sequence"},
+        smooth=True,
+    ),
+    "token_mean constant": Case(
+        losses.token_mean, imitation.token_mean, [real, boolean],
+        {"normalisation": "constant", "normaliser": 12},
+    ),
+    "token_clipped_loss": Case(
+        losses.token_clipped_loss, imitation.token_clipped_loss,
+        [log_prob, log_prob, real, boolean],
+        {"clip_epsilon": 0.2, "normalisation": "sequence"},
+    ),
+    "token_clipped_loss constant": Case(
+        losses.token_clipped_loss, imitation.token_clipped_loss,
+        [log_prob, log_prob, real, boolean],
+        {"clip_epsilon": 0.1, "normalisation": "constant", "normaliser": 7.0},
+    ),
+    "sequence_log_prob": Case(
+        losses.sequence_log_prob, imitation.sequence_log_prob, [log_prob, boolean], smooth=True
+    ),
+    "sequence_log_prob length": Case(
+        losses.sequence_log_prob, imitation.sequence_log_prob, [log_prob, boolean],
+        {"length_normalised": True},
+    ),
+    "dpo_loss": Case(losses.dpo_loss, imitation.dpo_loss, PAIRS, {"dpo_beta": 0.6}),
+    "dpo_loss smoothed": Case(
+        losses.dpo_loss, imitation.dpo_loss, PAIRS, {"dpo_beta": 2.0, "label_smoothing": 0.2}
+    ),
+    "ipo_loss": Case(losses.ipo_loss, imitation.ipo_loss, PAIRS, {"ipo_tau": 0.4}),
+    "bradley_terry_loss": Case(
+        losses.bradley_terry_loss, imitation.bradley_terry_loss, [real, real, boolean]
+    ),
+    "bradley_terry_loss margin": Case(
+        losses.bradley_terry_loss, imitation.bradley_terry_loss, [real, real, boolean],
+        {"margin": 0.7},
+    ),
+    "grpo_advantages": Case(
+        losses.grpo_advantages, group.grpo_advantages, [real, index(3), boolean],
+        {"num_groups": 3, "spread": "population"},
+    ),
+    "grpo_advantages sample": Case(
+        losses.grpo_advantages, group.grpo_advantages, [real, index(2), boolean],
+        {"num_groups": 4, "spread": "sample"},
+    ),
+    "grpo_advantages none": Case(
+        losses.grpo_advantages, group.grpo_advantages, [real, index(3), boolean],
+        {"num_groups": 3, "spread": "none"}, smooth=True,
+    ),
+    "rloo_advantages": Case(
+        losses.rloo_advantages, group.rloo_advantages, [real, index(3), boolean],
+        {"num_groups": 3}, smooth=True,
+    ),
+    "gigpo_advantages": Case(
+        losses.gigpo_advantages, group.gigpo_advantages,
+        [batch(), real, batch(index(2)), index(2), prefix],
+        {"num_groups": 2, "step_weight": 0.7, "spread": "sample"},
+    ),
+    "gigpo_advantages none": Case(
+        losses.gigpo_advantages, group.gigpo_advantages,
+        [batch(), real, batch(index(2)), index(3), prefix],
+        {"num_groups": 2, "step_weight": 1.0, "spread": "none"},
+    ),
+    "hgpo_advantages": Case(
+        losses.hgpo_advantages, group.hgpo_advantages,
+        [real, index(2), stacked(4, index(2)), boolean],
+        {"weight_exponent": 1.5, "spread": "population"},
+    ),
+    "uniform_credit": Case(
+        losses.uniform_credit, credit.uniform_credit, [batch(), prefix], smooth=True
+    ),
+    "duration_credit": Case(
+        losses.duration_credit, credit.duration_credit, [batch(), index(9), prefix], smooth=True
+    ),
+    "decayed_credit": Case(
+        losses.decayed_credit, credit.decayed_credit, [real, batch(), prefix],
+        {"credit_decay": 0.8}, smooth=True,
+    ),
+    "eligibility_credit": Case(
+        losses.eligibility_credit, credit.eligibility_credit, [real, unit, real, prefix],
+        {"segment_lambda": 0.7}, smooth=True,
+    ),
+    "segment_gae": Case(
+        losses.segment_gae, credit.segment_gae, [*TD, prefix], {"segment_lambda": 0.7},
+        smooth=True,
+    ),
+    "difference_credit": Case(
+        losses.difference_credit, credit.difference_credit, [batch(), real, prefix], smooth=True
+    ),
+    "conserve_return": Case(
+        losses.conserve_return, credit.conserve_return, [real, batch(), prefix], smooth=True
+    ),
+    "sum_segments": Case(
+        losses.sum_segments, credit.sum_segments, [real, unit, segment, prefix],
+        {"num_segments": 5},
+    ),
+    "td_credit": Case(
+        losses.td_credit, credit.td_credit, [*TD, segment, prefix], {"num_segments": 5},
+        smooth=True,
+    ),
+    "hae_advantages": Case(
+        losses.hae_advantages, credit.hae_advantages, HAE,
+        {"turn_lambda": 0.8, "segment_lambda": 0.6},
     ),
 }  # fmt: skip
