@@ -16,9 +16,10 @@ from typing import Any
 
 from envs.text.bridge import SlotStep, stack_steps
 from envs.text.engine import NOTHING_HAPPENS, Event
-from envs.text.game import load_game
+from envs.text.game import Game, load_game
 from envs.text.protocol import (
     DEFAULT_HORIZON,
+    GameSource,
     Rewards,
     TextInfo,
     TextStep,
@@ -77,7 +78,7 @@ class StockEnv:
         ]
 
     def reset(
-        self, games: Sequence[str | Path], slots: Sequence[int] | None = None
+        self, games: Sequence[GameSource], slots: Sequence[int] | None = None
     ) -> tuple[list[str], TextInfo]:
         """Begins an episode of ``games[i]`` in environment ``slots[i]`` (default: in all).
 
@@ -90,11 +91,12 @@ class StockEnv:
 
         Raises:
             GameFileError: a file is no household game (found out by this project's reader).
-            ValueError: games and slots do not match.
+            ValueError: games and slots do not match, or a game is not given as a path.
         """
         chosen = check_batch(self.num_envs, games, slots)
-        tasks = [load_game(path).task for path in games]
-        for slot, path, task in zip(chosen, games, tasks):
+        paths = [_path_of(source) for source in games]
+        tasks = [load_game(path).task for path in paths]
+        for slot, path, task in zip(chosen, paths, tasks):
             with _process_state_kept():
                 self._players[slot].load(str(path))
                 state = self._players[slot].reset()
@@ -153,6 +155,12 @@ class StockEnv:
         return SlotStep(
             state["feedback"], reward, won, ended and not won, admissible, won, event, valid, steps
         )
+
+
+def _path_of(source: GameSource) -> Path:
+    if isinstance(source, Game):
+        raise ValueError(f"the stock engine reads files: give the path of {source.name}")
+    return Path(source)
 
 
 def stock_version() -> str:

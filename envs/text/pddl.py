@@ -58,7 +58,8 @@ _HEADER = re.compile(r"\s*\(\s*define\s*\(\s*problem\s[^()]*\)\s*\(\s*:domain\s+
 _OBJECTS = re.compile(r"\s*\(\s*:objects([^()]*)\)")
 _NUMBER = r"\(\s*=\s*\([^()]*\)\s*[^\s()]+\s*\)"
 _INIT = re.compile(rf"\s*\(\s*:init((?:\s*+(?:\([^()]*\)|{_NUMBER}))*+)\s*\)")
-_FACT = re.compile(r"\(([^()=]+)\)")
+_FACT = re.compile(r"\(([^()]*)\)")
+_COST = re.compile(_NUMBER)
 _GOAL = re.compile(r"\s*\(\s*:goal\b")
 _COMMENT = re.compile(r";[^\n]*")
 _TOKEN = re.compile(r"[()]|[^\s()]+")
@@ -125,6 +126,8 @@ def _parse_objects(words: list[str]) -> dict[str, str]:
 
 def _group_facts(section: str, types: dict[str, str]) -> dict[str, list[list[str]]]:
     facts: dict[str, list[list[str]]] = {name: [] for name in SIGNATURES}
+    # Distances and costs are numbers that no rule of the game reads.
+    section = _COST.sub("", section) if "=" in section else section
     for match in _FACT.findall(section):
         parts = match.split()
         if not parts:

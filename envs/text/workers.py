@@ -138,7 +138,7 @@ class WorkerEnv:
                 failure = failure or answer
             else:
                 for slot, part in zip(worker.slots, answer):
-                    self._last[slot] = self._last[slot] if self._lost[slot] else part
+                    self._last[slot] = self._last[slot] if self._lost[slot] else _unpacked(part)
         if failure is not None:
             raise GameFileError(failure)
 
@@ -205,7 +205,7 @@ class _Worker:
 
 
 def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> None:
-    """The worker's loop; answers are lists of `SlotStep`, or a text when a game is refused."""
+    """The worker's loop; answers are packed `SlotStep`s, or a text when a game is refused."""
     env = BatchEnv(num_envs, horizon=horizon, rewards=rewards)
     while True:
         try:
@@ -215,9 +215,19 @@ def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> N
         if name == "close":
             return
         try:
-            pipe.send(getattr(env, f"{name}_slots")(*arguments))
+            pipe.send([_packed(part) for part in getattr(env, f"{name}_slots")(*arguments)])
         except GameFileError as error:
             pipe.send(str(error))
+
+
+def _packed(part: SlotStep) -> tuple:
+    """For the pipe: one text travels faster than the forty of the admissible commands."""
+    return part._replace(admissible="\n".join(part.admissible))  # pyright: ignore
+
+
+def _unpacked(part: SlotStep) -> SlotStep:
+    joined = str(part.admissible)
+    return part._replace(admissible=joined.split("\n") if joined else [])
 
 
 def _never_begun() -> SlotStep:

@@ -1,0 +1,187 @@
+"""How fast the text world is: ``python -m benchmarks.text_throughput [--against alfworld]``.
+
+Games are generated, commands drawn at random from the admissible ones, which are computed at
+every step. Prints a table and writes JSON.
+"""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+from envs.text.alfworld import StockEnv, stock_version
+from envs.text.bridge import BatchEnv
+from envs.text.game import load_game
+from envs.text.generator import SPLITS, generate_games, write_games
+from envs.text.protocol import TextEnv
+from envs.text.workers import WorkerEnv
+
+_HORIZON = 50
+_BARS = {
+    "steps_per_second": ("at least", 20_000.0),
+    "new_episode_ms": ("under", 0.1),
+    "new_game_ms": ("under", 5.0),
+    "memory_per_env_kb": ("under", 50.0),
+    "times_stock": ("at least", 2_000.0),
+}
+
+
+def walk(env: TextEnv, games: list, steps: int, seed: int = 0) -> float:
+    """Environment steps per second of a random walk.
+
+    Args:
+        env: a batch; it is reset first, outside the measured time.
+        games: one for each environment.
+        steps: per environment, at most the horizon.
+        seed: of the commands.
+
+    Returns:
+        Steps of all environments over the seconds they took; won episodes count no more steps.
+    """
+    rng = random.Random(seed)
+    _, info = env.reset(games)
+    done = 0
+    began = time.perf_counter()
+    for _ in range(steps):
+        commands = [rng.choice(a) if a else "" for a in info.admissible]
+        done += sum(map(bool, commands))
+        info = env.step(commands).info
+    return done / (time.perf_counter() - began)
+
+
+def best_of(repeats: int, measure: Callable[[], float]) -> float:
+    """The highest of several measurements: other load only ever slows one down."""
+    return max(measure() for _ in range(repeats))
+
+
+def seconds_per_call(action: Callable[[], object], calls: int) -> float:
+    """Mean seconds of one call."""
+    began = time.perf_counter()
+    for _ in range(calls):
+        action()
+    return (time.perf_counter() - began) / calls
+
+
+def memory_per_env(game, num_envs: int = 2_000) -> float:
+    """Bytes that one more environment of a known game takes, after a random walk.
+
+    Args:
+        game: the loaded game.
+        num_envs: environments to divide by.
+
+    Returns:
+        Python allocations per environment; the admissible commands it last returned included.
+    """
+    walk(BatchEnv(1), [game], _HORIZON - 1)
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    env = BatchEnv(num_envs)
+    rng = random.Random(0)
+    _, info = env.reset([game] * num_envs)
+    for _ in range(_HORIZON - 1):
+        info = env.step([rng.choice(a) if a else "" for a in info.admissible]).info
+    gc.collect()
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return used / num_envs
+
+
+def measure(paths: list[Path], repeats: int, workers: list[int]) -> dict[str, float]:
+    """Everything about the engine here, by name."""
+    began = time.perf_counter()
+    games = [load_game(path) for path in paths]
+    new_game = (time.perf_counter() - began) / len(games)
+    env = BatchEnv(len(games), horizon=_HORIZON)
+    results = {
+        "steps_per_second": best_of(repeats, lambda: walk(env, games, _HORIZON)),
+        "new_game_ms": 1e3 * new_game,
+    }
+    single = BatchEnv(1)
+    results["new_episode_ms"] = 1e3 * min(
+        seconds_per_call(lambda: single.reset([games[0]]), 2_000) for _ in range(repeats)
+    )
+    results["memory_per_env_kb"] = memory_per_env(games[0]) / 1024
+    for count in workers:
+        spread = WorkerEnv(len(games), count, horizon=_HORIZON)
+        results[f"steps_per_second_{count}_workers"] = best_of(
+            repeats, lambda env=spread: walk(env, games, _HORIZON)
+        )
+        spread.close()
+    return results
+
+
+def measure_stock(paths: list[Path], steps: int) -> float:
+    """Steps per second of the stock engine, same games, same way of choosing commands."""
+    env = StockEnv(1, horizon=_HORIZON)
+    done, seconds = 0, 0.0
+    for number, path in enumerate(paths):
+        length = min(_HORIZON, steps - done)
+        if length == 0:
+            break
+        seconds += length / walk(env, [path], length, seed=number)
+        done += length
+    return done / seconds
+
+
+def show(results: dict[str, float]) -> None:
+    """Prints figures beside their bars."""
+    print(f"{'figure':<32}{'measured':>14}  bar")
+    for name, value in results.items():
+        rule, bar = _BARS.get(name, ("", 0.0))
+        print(f"{name:<32}{value:>14,.3f}  {f'{rule} {bar:,g}' if rule else ''}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.text_throughput",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--against", choices=["alfworld"], help="measure the stock engine in the same run too")
+    add("--games", type=int, default=60, help="generated games to play (default 60)")
+    add("--repeats", type=int, default=5, help="repetitions, the best counts (default 5)")
+    add("--stock-steps", type=int, default=100, help="steps of the stock engine (default 100)")
+    add("--out", type=Path, help="JSON file to write (default: none)")
+    options = parser.parse_args(arguments)
+    if min(options.games, options.repeats, options.stock_steps) < 1:
+        parser.error("--games, --repeats and --stock-steps must all be at least 1")
+    cores = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory(prefix="household-") as folder:
+        made = list(generate_games(options.games, 0))
+        write_games(iter(made), Path(folder), "train")
+        root = Path(folder) / "json_2.1.1" / SPLITS["train"]
+        paths = [root / game.name / "game.tw-pddl" for game in made]
+        results = measure(paths, options.repeats, sorted({1, cores}))
+        if options.against:
+            try:
+                results["stock_steps_per_second"] = measure_stock(paths, options.stock_steps)
+            except ImportError as error:
+                print(f"error: --against alfworld: {error}", file=sys.stderr)
+                return 2
+            ratio = results["steps_per_second"] / results["stock_steps_per_second"]
+            results["times_stock"] = ratio
+    show(results)
+    if options.out:
+        machine = {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cores": cores,
+            "stock": stock_version() if options.against else None,
+        }
+        options.out.write_text(json.dumps({**results, **machine}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
