@@ -53,18 +53,18 @@ class ReachPoint:
 
     def step(self, state: SimulatorState, action: Float[Array, " A"]) -> SimulatorState:
         """Advance; the reward is 1 at the step that arrives."""
-        # The simulator reads its own observation only through its physics.
-        return self._judge(self.simulator.step(state, action))
+        return self._judge(self.simulator.step(state.physics, action))
 
     def pose(self, state: SimulatorState) -> Float[Array, " Q"]:
         """The simulator's."""
-        return self.simulator.pose(state)
+        return self.simulator.pose(state.physics)
 
     def _judge(self, state: SimulatorState) -> SimulatorState:
         way = jnp.asarray(self.target, jnp.float32) - state.body.position[:2]
         arrived = jnp.sqrt(jnp.sum(way**2)) < self.radius
         arrived = arrived & ~state.terminated
         return state.replace(
+            physics=state,
             observation=jnp.concatenate([state.observation, way / self.scale]),
             reward=arrived.astype(jnp.float32),
             terminated=state.terminated | arrived,

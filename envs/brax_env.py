@@ -19,6 +19,14 @@ with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
 BACKENDS = ("spring", "positional", "generalized", "mjx")
 
 
+@contextlib.contextmanager
+def _as_brax_likes_it():
+    """Brax promotes ranks silently, calls deprecated functions, and warns at every load."""
+    with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 class BraxSimulator:
     """One Brax environment without Brax's wrappers.
 
@@ -42,11 +50,10 @@ class BraxSimulator:
             raise ValueError(f"environment ({environment}) must be one of {', '.join(known)}")
         if backend not in BACKENDS:
             raise ValueError(f"backend ({backend}) must be one of {', '.join(BACKENDS)}")
-        with warnings.catch_warnings():  # Brax tells at every load that it is in maintenance
-            warnings.simplefilter("ignore")
+        with _as_brax_likes_it():
             self.brax = brax_envs.get_environment(environment, backend=backend, **options)
         self.environment, self.backend = environment, backend
-        with jax.numpy_rank_promotion("allow"):
+        with _as_brax_likes_it():
             shape = jax.eval_shape(self.brax.reset, jax.random.key(0))
         if isinstance(shape.obs, Mapping):
             raise ValueError(f"environment ({environment}) must have one flat observation array")
@@ -76,12 +83,12 @@ class BraxSimulator:
 
     def reset(self, key: PRNGKeyArray) -> SimulatorState:
         """Draw a start state from Brax's own start distribution."""
-        with jax.numpy_rank_promotion("allow"):  # Brax relies on it
+        with _as_brax_likes_it():
             return self._observe(self.brax.reset(key))
 
     def step(self, state: SimulatorState, action: Float[Array, " A"]) -> SimulatorState:
         """Advance one control step; `terminated` is Brax's own `done`."""
-        with jax.numpy_rank_promotion("allow"):
+        with _as_brax_likes_it():
             return self._observe(self.brax.step(state.physics, action))
 
     def pose(self, state: SimulatorState) -> Float[Array, " Q"]:

@@ -340,7 +340,7 @@ class PPO:
     def _gradient_step(self, state: PPOState, samples: _Samples, keys: PRNGKeyArray):
         params = (state.policy_params, state.critic_params)
         grads, metrics = self._mean(jax.grad(self._loss, has_aux=True)(params, samples, keys))
-        norms = optax.global_norm(grads[0]), optax.global_norm(grads[1])
+        norms = optax.tree.norm(grads[0]), optax.tree.norm(grads[1])
         finite = jnp.isfinite(norms[0]) & jnp.isfinite(norms[1])
         policy_step, policy_optimiser = self.policy_optimiser.update(
             grads[0], state.policy_optimiser, params[0]

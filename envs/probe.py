@@ -1,0 +1,150 @@
+"""Tiny environments that each isolate one thing an agent can get wrong; solved in seconds.
+
+After Andy L. Jones, "Debugging RL, Without the Agonizing Pain" (2021). Each implements
+`jaxagent.types.Simulator`; the docstring says what a correct agent ends up with.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxagent.types import Body, SimulatorState
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeSimulator:
+    """An environment of a few lines: a start, a step, one action.
+
+    Attributes:
+        name: which probe.
+        observation_size: O.
+        start: key -> observation.
+        advance: (observation, action) -> (next observation, reward, terminated).
+        success: (next observation) -> whether the goal was met.
+    """
+
+    name: str
+    observation_size: int
+    start: Callable[[PRNGKeyArray], Array]
+    advance: Callable[[Array, Array], tuple[Array, Array, Array]]
+    success: Callable[[Array], Array] = lambda observation: jnp.zeros((), bool)
+
+    @property
+    def action_size(self) -> int:
+        """One."""
+        return 1
+
+    def reset(self, key: PRNGKeyArray) -> SimulatorState:
+        """Draw a start."""
+        return self._state(self.start(key), jnp.zeros(()), jnp.zeros((), bool))
+
+    def step(self, state: SimulatorState, action: Float[Array, " A"]) -> SimulatorState:
+        """Advance one step."""
+        return self._state(*self.advance(state.observation, action[0]))
+
+    def pose(self, state: SimulatorState) -> Float[Array, " Q"]:
+        """The observation: there is nothing else to draw."""
+        return state.observation
+
+    def _state(self, observation, reward, terminated) -> SimulatorState:
+        position = jnp.zeros(3).at[0].set(observation[0])
+        return SimulatorState(
+            physics=(),
+            observation=jnp.asarray(observation, jnp.float32),
+            reward=jnp.asarray(reward, jnp.float32),
+            terminated=jnp.asarray(terminated, bool),
+            success=self.success(observation),
+            body=Body(
+                position=position,
+                heading=jnp.array([1.0, 0.0]),
+                velocity=jnp.zeros(3),
+                angular_velocity=jnp.zeros(3),
+            ),
+        )
+
+
+def constant_reward() -> ProbeSimulator:
+    """One step, observation 0, reward 1: V(0) = 1. Fails when the value loss is broken."""
+    return ProbeSimulator(
+        "constant_reward",
+        1,
+        lambda key: jnp.zeros(1),
+        lambda observation, action: (observation, jnp.ones(()), jnp.ones((), bool)),
+    )
+
+
+def observation_reward() -> ProbeSimulator:
+    """One step, observation ±1, reward = observation: V(o) = o. Fails when V ignores its input."""
+    return ProbeSimulator(
+        "observation_reward",
+        1,
+        lambda key: jax.random.rademacher(key, (1,), jnp.float32),
+        lambda observation, action: (observation, observation[0], jnp.ones((), bool)),
+    )
+
+
+def two_step_discount() -> ProbeSimulator:
+    """Observation 0 then 1, reward 1 at the end: V(1) = 1, V(0) = γ. Fails on a wrong discount."""
+    return ProbeSimulator(
+        "two_step_discount",
+        1,
+        lambda key: jnp.zeros(1),
+        lambda observation, action: (observation + 1, observation[0], observation[0] > 0.5),
+    )
+
+
+def action_reward() -> ProbeSimulator:
+    """One step, observation 0, reward −(a − 0.5)²: the action goes to 0.5."""
+    return ProbeSimulator(
+        "action_reward",
+        1,
+        lambda key: jnp.zeros(1),
+        lambda observation, action: (observation, -((action - 0.5) ** 2), jnp.ones((), bool)),
+    )
+
+
+def goal_reach() -> ProbeSimulator:
+    """A point on a line, moved by a quarter of the action, and a goal; arrival pays 1 and ends.
+
+    Observes (position, goal − position). The action goes to the sign of the difference.
+    """
+
+    def start(key):
+        position, goal = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
+        return jnp.stack([position, goal - position])
+
+    def advance(observation, action):
+        move = 0.25 * jnp.clip(action, -1.0, 1.0)
+        after = observation + move * jnp.array([1.0, -1.0])
+        arrived = jnp.abs(after[1]) < 0.15
+        return after, arrived.astype(jnp.float32) - 0.05 * jnp.abs(after[1]), arrived
+
+    return ProbeSimulator(
+        "goal_reach", 2, start, advance, lambda observation: jnp.abs(observation[1]) < 0.15
+    )
+
+
+def truncation_bootstrap() -> ProbeSimulator:
+    """Reward 1 for ever, never terminates: V = 1 / (1 − γ) under any time limit.
+
+    An agent that takes the time limit for an end learns less; the shorter the limit, the less.
+    """
+    return ProbeSimulator(
+        "truncation_bootstrap",
+        1,
+        lambda key: jnp.zeros(1),
+        lambda observation, action: (observation, jnp.ones(()), jnp.zeros((), bool)),
+    )
+
+
+PROBES: dict[str, Callable[[], ProbeSimulator]] = {
+    "constant_reward": constant_reward,
+    "observation_reward": observation_reward,
+    "two_step_discount": two_step_discount,
+    "action_reward": action_reward,
+    "goal_reach": goal_reach,
+    "truncation_bootstrap": truncation_bootstrap,
+}
