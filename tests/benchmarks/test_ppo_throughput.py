@@ -90,7 +90,7 @@ CURVE = [
 def test_time_to_return_ends_with_the_evaluation_that_shows_it():
     row = until_return("x", iter(CURVE), 3000.0, 10_000, math.inf)
     assert (row["outcome"], row["seconds"], row["steps"]) == ("reached", 50.0, 2000)
-    assert (row["evaluations"], row["evaluation_seconds"]) == (3, 9.0)
+    assert (row["evaluations"], row["evaluation_seconds"]) == (3, 4.0)
     assert [point["seconds"] for point in row["curve"]] == [30.0, 40.0, 50.0]
 
 
