@@ -1,0 +1,212 @@
+"""The experts: the one is optimal, the other knows only what it reads."""
+
+import random
+from collections import deque
+
+import pytest
+
+from envs.text.demonstrations import demonstrate, label_subgoals, main, write_demonstrations
+from envs.text.describe import opening_text
+from envs.text.engine import Event, admissible_commands, step
+from envs.text.generator import generate_games
+from envs.text.memory import Memory
+from envs.text.omniscient import shortest_plan
+from envs.text.searching import SearchingExpert
+from envs.text.subgoals import serves
+from envs.text.task import TASK_TYPES, Task, read_sentence
+from tests.text.small import FACTS, GOALS, small_game
+
+
+def fewest_steps(game, limit=8):
+    """Length of the shortest win by breadth-first search over everything that can be done."""
+    seen, waiting = {game.initial}, deque([(game.initial, 0)])
+    while waiting:
+        state, depth = waiting.popleft()
+        if state.won:
+            return depth
+        if depth < limit:
+            for command in admissible_commands(game, state):
+                after = step(game, state, command).state
+                if after not in seen:
+                    seen.add(after)
+                    waiting.append((after, depth + 1))
+    return None
+
+
+TWICE = FACTS + "(inReceptacle Apple_bar__minus_01 Microwave_bar_1)"
+SINGLE_STEPS = {"place": 4, "lamp": 5, "clean": 6, "heat": 7, "cool": 7}
+
+
+@pytest.mark.parametrize("goal", sorted(SINGLE_STEPS))
+def test_no_shorter_plan_exists(goal):
+    game = small_game(goal)
+    plan = shortest_plan(game)
+    assert len(plan) == SINGLE_STEPS[goal]
+    assert fewest_steps(game, limit=len(plan) - 1) is None
+
+
+def test_plan_for_two_things():
+    # By hand: counter, take, microwave, open, put; fridge, open, take, microwave, put.
+    assert len(shortest_plan(small_game("two"))) == 10
+
+
+def test_a_thing_in_two_receptacles_need_not_be_put_down():
+    """An apple on the counter that is also listed in the microwave: only the other one is moved."""
+    game = small_game("two", TWICE)
+    plan = shortest_plan(game)
+    assert len(plan) == 6
+    assert fewest_steps(game, limit=len(plan) - 1) is None
+
+
+@pytest.mark.parametrize("goal", sorted(GOALS))
+def test_plans_from_the_middle_of_a_game_win(goal):
+    game = small_game(goal)
+    for seed in range(15):
+        rng, state = random.Random(seed), game.initial
+        for _ in range(12):
+            if not state.won:
+                state = step(game, state, rng.choice(admissible_commands(game, state))).state
+        plan = shortest_plan(game, state)
+        assert plan is not None
+        for command in plan:
+            outcome = step(game, state, command)
+            assert outcome.valid, (plan, command)
+            state = outcome.state
+        assert state.won
+
+
+def test_impossible_tasks_have_no_plan():
+    facts = FACTS.replace("(canContain SinkBasinType AppleType)", "")
+    assert shortest_plan(small_game("place", facts)) is None
+    assert shortest_plan(small_game("(isSliced Apple_bar__minus_01)")) is None
+
+
+def search(game, horizon=50, **settings):
+    """Steps in which the searching expert wins; None if it does not."""
+    state, text = game.initial, opening_text(game, game.initial)
+    expert = SearchingExpert(text, **settings)
+    for number in range(horizon):
+        choice = expert.act(text, admissible_commands(game, state))
+        outcome = step(game, state, choice.command)
+        assert outcome.valid, choice
+        assert choice.subgoal
+        state, text = outcome.state, outcome.feedback
+        if state.won:
+            return number + 1
+    return None
+
+
+@pytest.mark.parametrize("split", ["train", "unseen"])
+def test_searching_expert_wins_nearly_all_games_within_the_horizon(split):
+    steps = [search(made.game) for made in generate_games(180, 11, split)]
+    assert sum(s is not None for s in steps) >= 0.95 * len(steps)
+
+
+def test_searching_expert_wins_every_game_given_time():
+    assert all(search(made.game, horizon=150) for made in generate_games(120, 12, "unseen"))
+
+
+def test_it_is_never_better_than_the_omniscient_one(generated):
+    for made in generated:
+        steps = search(made.game)
+        assert steps is None or steps >= len(made.plan)
+
+
+def test_temperature_changes_the_order_of_search(generated):
+    games = [made.game for made in generated]
+    greedy = [search(game, 150) for game in games]
+    warm = [search(game, 150, temperature=2.0, seed=1) for game in games]
+    assert warm == [search(game, 150, temperature=2.0, seed=1) for game in games]
+    assert warm != greedy
+    assert sum(map(bool, warm)) == len(warm)
+    with pytest.raises(ValueError, match="temperature"):
+        SearchingExpert(opening_text(games[0], games[0].initial), temperature=-1.0)
+
+
+def test_free_text_is_refused():
+    with pytest.raises(ValueError, match="follows none of the benchmark's templates"):
+        SearchingExpert("-= Welcome =-\n\nYour task is to: make me a sandwich.")
+
+
+def test_memory_reads_every_kind_of_text():
+    memory = Memory(opening_text(small_game(), small_game().initial))
+    assert memory.task_sentence == "put a apple in sinkbasin"
+    assert memory.receptacles[-1] == "sinkbasin 1"
+    memory.read("You arrive at fridge 1. The fridge 1 is closed.")
+    assert memory.closed == {"fridge 1"}
+    memory.read(
+        "You open the fridge 1. The fridge 1 is open. In it, you see a apple 1, and a egg 2."
+    )
+    assert memory.closed == set()
+    assert memory.where("egg") == [("egg 2", "fridge 1")]
+    memory.read("You pick up the egg 2 from the fridge 1.")
+    assert (memory.held, memory.where("egg")) == ("egg 2", [])
+    memory.read("You heat the egg 2 using the microwave 1.")
+    assert memory.treated == {"egg 2"}
+    for placed in (
+        "You move the egg 2 to the sinkbasin 1.",
+        "You put the egg 2 in/on the sinkbasin 1.",
+    ):
+        memory.held = "egg 2"
+        memory.read(placed)
+        assert (memory.held, memory.placed[-1]) == ("", ("egg 2", "sinkbasin 1"))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "task"),
+    [
+        ("put some apple on countertop", Task(TASK_TYPES[0], "apple", "countertop")),
+        ("put a apple in fridge", Task(TASK_TYPES[0], "apple", "fridge")),
+        ("look at cd under the desklamp", Task(TASK_TYPES[1], "cd", "desklamp")),
+        ("clean some pan and put it in stoveburner", Task(TASK_TYPES[2], "pan", "stoveburner")),
+        ("put a hot mug in cabinet", Task(TASK_TYPES[3], "mug", "cabinet")),
+        ("cool some pot and put it in shelf", Task(TASK_TYPES[4], "pot", "shelf")),
+        ("find two book and put them in bed", Task(TASK_TYPES[5], "book", "bed")),
+        ("put two book in bed", Task(TASK_TYPES[5], "book", "bed")),
+        ("put the book on the bed", None),
+    ],
+)
+def test_task_sentences(sentence, task):
+    assert read_sentence(sentence) == task
+
+
+@pytest.mark.parametrize("expert", ["searching", "omniscient"])
+def test_demonstrations_replay_and_label_every_command(expert, generated):
+    for made in generated[:12]:
+        record = demonstrate(made.game, expert, horizon=150)
+        state, texts = made.game.initial, [opening_text(made.game, made.game.initial)]
+        for command in record["commands"]:
+            outcome = step(made.game, state, command)
+            state = outcome.state
+            texts.append(outcome.feedback)
+        assert state.won
+        assert texts == record["observations"]
+        assert len(record["subgoals"]) == len(record["commands"])
+        assert all(record["subgoals"])
+
+
+def test_labels_name_the_next_thing_the_task_needs():
+    task = Task(TASK_TYPES[3], "egg", "bowl")
+    events = [
+        Event("at", "", "fridge 1"),
+        Event("holds", "egg 1", "fridge 1"),
+        None,
+        Event("heated", "egg 1", "microwave 1"),
+        Event("placed", "egg 1", "bowl 1"),
+        None,
+    ]
+    assert [serves(task, event) for event in events] == [False, True, False, True, True, False]
+    assert label_subgoals(task, events) == [
+        "take egg 1", "take egg 1", "heat egg 1", "heat egg 1", "put egg 1 in/on bowl 1", "",
+    ]  # fmt: skip
+
+
+def test_demonstration_files(tmp_path, capsys):
+    path = tmp_path / "demos.jsonl"
+    assert main(["--out", str(path), "--generated", "6"]) == 0
+    assert len(path.read_text().splitlines()) == 6
+    assert [file.name for file in tmp_path.iterdir()] == ["demos.jsonl"]
+    games = [made.game for made in generate_games(6, 0)]
+    assert write_demonstrations(path, games, "omniscient", horizon=1) == (0, 6)
+    assert main(["--out", str(path), "--data", str(tmp_path)]) == 2
+    assert "has no folder json_2.1.1" in capsys.readouterr().err

@@ -1,0 +1,206 @@
+"""The engine against the stock one: on recordings everywhere, live where the extra is installed."""
+
+import gzip
+import importlib.util
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs.text.alfworld import StockEnv, stock_version, written_game
+from envs.text.bridge import BatchEnv
+from envs.text.describe import opening_text
+from envs.text.engine import admissible_commands, step
+from envs.text.game import build_game, load_game
+from envs.text.generator import generate_games, write_games
+from envs.text.panels import load_panel
+from envs.text.protocol import Rewards
+from envs.text.searching import SearchingExpert
+from envs.text.task import TASK_TYPES
+from envs.text.wording import WORDINGS
+from experiments.evaluate_text import main
+from tests.text.conftest import real_lines
+from tests.text.small import document, small_game
+
+RECORDED = json.loads(
+    gzip.decompress((Path(__file__).parent / "golden" / "stock_walks.json.gz").read_bytes())
+)
+installed = pytest.mark.skipif(
+    importlib.util.find_spec("textworld") is None, reason="the extra alfworld is not installed"
+)
+
+
+@pytest.mark.parametrize("walk", RECORDED["walks"], ids=lambda walk: walk["name"].split("/")[0])
+def test_recorded_walks_of_the_stock_engine(walk):
+    game = build_game(document(walk["problem"], walk["task"]))
+    state = game.initial
+    assert opening_text(game, state) == walk["first"]["text"]
+    expected = set(walk["first"]["admissible"])
+    assert admissible_commands(game, state) == walk["first"]["admissible"]
+    for command, text, added, removed, won in walk["steps"]:
+        outcome = step(game, state, command)
+        state = outcome.state
+        expected = expected - set(removed) | set(added)
+        assert outcome.feedback == text
+        assert outcome.valid == (text != "Nothing happens.")
+        assert admissible_commands(game, state) == sorted(expected)
+        assert state.won == won
+
+
+def test_recordings_cover_every_verb_and_task_type():
+    verbs = {step[0].split()[0] for walk in RECORDED["walks"] for step in walk["steps"]}
+    verbs_wanted = {"go", "open", "close", "take", "move", "examine", "look", "inventory", "help",
+                    "heat", "cool", "clean", "use", "slice"}  # fmt: skip
+    assert verbs_wanted <= verbs
+    assert {walk["name"].partition("-")[0] for walk in RECORDED["walks"]} == set(TASK_TYPES)
+
+
+def test_version_03_words_puts_and_arrivals_its_own_way():
+    game = small_game()._replace(wording=WORDINGS["0.3"])
+    state = game.initial
+    texts = []
+    for command in (
+        "go to countertop 1",
+        "take apple 2 from countertop 1",
+        "go to sinkbasin 1",
+        "move apple 2 to sinkbasin 1",
+    ):
+        outcome = step(game, state, command)
+        state = outcome.state
+        texts.append(outcome.feedback)
+    assert texts[0].startswith("You arrive at loc 6. On the countertop 1, you see")
+    assert texts[-1] == "You put the apple 2 in/on the sinkbasin 1."
+    assert state.won
+    assert not step(game, state, "help").valid
+    assert "help" not in admissible_commands(game, state)
+    holding = step(game, state, "take apple 2 from sinkbasin 1").state
+    assert "put apple 2 in/on sinkbasin 1" in admissible_commands(game, holding)
+
+
+def real_game(record):
+    """A game of the benchmark, under this project's copy of the rules."""
+    return build_game(document(record["pddl_problem"], record["task_desc"]), record["trial"])
+
+
+@pytest.mark.alfworld
+def test_every_recorded_expert_episode_of_the_benchmark():
+    episodes = {record["trial"]: record for record in real_lines("expert_traj_v042.jsonl.xz")}
+    steps = 0
+    for record in real_lines("train.jsonl.xz"):
+        game, episode = real_game(record), episodes.pop(record["trial"])
+        state = game.initial
+        texts = [opening_text(game, state)]
+        for command in episode["actions"]:
+            assert command in admissible_commands(game, state)
+            outcome = step(game, state, command)
+            state = outcome.state
+            texts.append(outcome.feedback)
+            steps += 1
+        assert texts == episode["obs"]
+        assert state.won
+        assert game.task.kind == record["task_type"]
+    assert not episodes
+    assert steps == 60_591
+
+
+@pytest.mark.alfworld
+def test_searching_expert_on_the_seen_panel():
+    won, games = 0, [real_game(record) for record in real_lines("valid_seen.jsonl.xz")]
+    for game in games:
+        state, text = game.initial, opening_text(game, game.initial)
+        expert = SearchingExpert(text)
+        for _ in range(50):
+            choice = expert.act(text, admissible_commands(game, state))
+            outcome = step(game, state, choice.command)
+            state, text = outcome.state, outcome.feedback
+        won += state.won or outcome.state.won
+    assert won >= 0.95 * len(games)
+
+
+def test_the_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "textworld", None)
+    with pytest.raises(ImportError, match=r"pip install 'jaxagent\[alfworld\]'"):
+        StockEnv(1)
+
+
+@pytest.mark.alfworld
+@installed
+def test_live_walks_over_generated_games(tmp_path):
+    for number, made in enumerate(generate_games(6, 31, "unseen")):
+        rng = random.Random(number)
+        path = written_game(made.game_data, str(tmp_path))
+        ours, stock = BatchEnv(1), StockEnv(1)
+        seen = [env.reset([path]) for env in (ours, stock)]
+        for _ in range(20):
+            (text, info), (stock_text, stock_info) = seen
+            assert text == stock_text
+            assert info.admissible == stock_info.admissible
+            command = rng.choice([*info.admissible[0], "dance"]) if info.admissible[0] else "look"
+            if command.startswith("move ") and number % 2:
+                command = command.replace("move ", "put ").replace(" to ", " in/on ")
+            steps = [env.step([command]) for env in (ours, stock)]
+            for ours_part, stock_part in zip(*steps):
+                if not isinstance(ours_part, tuple | list):
+                    assert ours_part.tolist() == stock_part.tolist()
+            assert steps[0].info.event == steps[1].info.event
+            seen = [(each.observations, each.info) for each in steps]
+
+
+@pytest.mark.alfworld
+@installed
+def test_the_stock_bridge_keeps_what_the_package_breaks(tmp_path, generated):
+    write_games(iter(generated[:2]), tmp_path, "train")
+    paths = sorted(tmp_path.rglob("game.tw-pddl"))
+    arguments, stdout = sys.argv, sys.stdout
+    env = StockEnv(2, horizon=3, rewards=Rewards(inadmissible=-0.5))
+    observations, _ = env.reset(paths)
+    assert observations[0] != observations[1]
+    assert (sys.argv, sys.stdout) == (arguments, stdout)
+    step = env.step(["dance", "look"])
+    assert step.rewards.tolist() == [-0.5, 0.0]
+    with pytest.raises(ValueError, match="give the path"):
+        env.reset([load_game(paths[0])] * 2)
+    assert "alfworld" in stock_version()
+    env.close()
+
+
+@pytest.mark.alfworld
+@installed
+def test_the_package_itself_loads_and_wins_generated_games(tmp_path):
+    from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
+
+    games = list(generate_games(6, 8, "seen"))
+    write_games(iter(games), tmp_path, "seen")
+    folder = str(tmp_path / "json_2.1.1" / "valid_seen")
+    config = {
+        "env": {"goal_desc_human_anns_prob": 0, "task_types": [1, 2, 3, 4, 5, 6],
+                "domain_randomization": False, "expert_type": "handcoded"},
+        "general": {"training_method": "dqn"},
+        "rl": {"training": {"max_nb_steps_per_episode": 50}},
+        "dataset": {"eval_id_data_path": folder, "num_eval_games": -1},
+    }  # fmt: skip
+    arguments, stdout = sys.argv, sys.stdout
+    try:
+        env = AlfredTWEnv(config, train_eval="eval_in_distribution")
+        assert env.num_games == 6
+        plans = {made.name: made.plan for made in games}
+        stock = StockEnv(1)
+        for path in env.game_files:
+            stock.reset([path])
+            for command in plans[load_game(path).name]:
+                end = stock.step([command])
+            assert end.terminated.tolist() == [True]
+    finally:
+        sys.argv, sys.stdout = arguments, stdout
+
+
+@pytest.mark.alfworld
+@installed
+def test_the_oracle_confirms_won_episodes(monkeypatch, capsys):
+    panel = load_panel("generated_unseen")
+    short = panel._replace(games=panel.games[:6])
+    monkeypatch.setattr("experiments.evaluate_text.load_panel", lambda *arguments: short)
+    assert main(["--agent", "expert", "--panel", "generated_unseen", "--oracle"]) == 0
+    assert "not won there: none" in capsys.readouterr().out
