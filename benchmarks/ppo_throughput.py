@@ -115,7 +115,7 @@ class Throughput:
         """Wall time to the end of the warm-up, less what as many steady epochs take.
 
         Making networks, environments and first states is part of it, and so is the evaluation's
-        program.
+        program, which Brax compiles a second time at its second call.
         """
         warm, steady = self.epochs[: WARM_EPOCHS + 1], self.epochs[WARM_EPOCHS + 1 :]
         training = spread([epoch.training_seconds for epoch in steady]).median
@@ -132,7 +132,7 @@ class Throughput:
             "name": self.name,
             "steps_per_second": spread(self.rates())._asdict(),
             "compile_seconds": self.compile_seconds(),
-            "rates": self.rates(),
+            "epochs": [epoch._asdict() for epoch in self.epochs],
         }
 
 

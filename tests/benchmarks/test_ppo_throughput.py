@@ -176,7 +176,8 @@ def test_json_and_last_line(part, keys, headline, tmp_path, capsys):
     assert {"load_average", "load_average_after", "cores", "jax"} <= written["machine"].keys()
     if "throughput" in keys:
         row = written["throughput"]["rows"][0]
-        assert row.keys() == {"name", "steps_per_second", "compile_seconds", "rates"}
+        assert row.keys() == {"name", "steps_per_second", "compile_seconds", "epochs"}
+        assert row["epochs"][1].keys() == set(Epoch._fields)
     if "return" in keys:
         row = written["return"]["rows"][1]
         assert (row["name"], row["outcome"], row["evaluations"]) == ("brax, 1 device", "cap", 2)
