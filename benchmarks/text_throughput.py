@@ -19,7 +19,7 @@ from pathlib import Path
 
 from envs.text.alfworld import StockEnv, stock_version
 from envs.text.bridge import BatchEnv
-from envs.text.game import load_game
+from envs.text.game import Game, load_game
 from envs.text.generator import SPLITS, generate_games, write_games
 from envs.text.protocol import TextEnv
 from envs.text.workers import WorkerEnv
@@ -70,7 +70,7 @@ def seconds_per_call(action: Callable[[], object], calls: int) -> float:
     return (time.perf_counter() - began) / calls
 
 
-def memory_per_env(game, num_envs: int = 2_000) -> float:
+def memory_per_env(game: Game, num_envs: int = 500) -> float:
     """Bytes that one more environment of a known game takes, after a random walk.
 
     Args:

@@ -4,10 +4,12 @@ Processes are spawned, never forked: a fork after JAX has started its threads ca
 run of several JAX processes each hosts its own environments; nothing here crosses hosts.
 """
 
+import contextlib
 import itertools
 import multiprocessing
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,6 +27,7 @@ from envs.text.protocol import (
 )
 
 _START_TIMEOUT = 60.0
+_GRACE = 0.05
 _LOST_OBSERVATION = ""
 
 
@@ -125,8 +128,8 @@ class WorkerEnv:
 
     def _call(self, requests: list[tuple]) -> None:
         """Sends all requests, then collects the answers until the deadline."""
-        sent = [worker.send(request) for worker, request in zip(self._workers, requests)]
         deadline = time.monotonic() + self.call_timeout
+        sent = [worker.send(request, deadline) for worker, request in zip(self._workers, requests)]
         failure: str | None = None
         for worker, was_sent in zip(self._workers, sent):
             answer = worker.receive(deadline) if was_sent else None
@@ -169,25 +172,43 @@ class _Worker:
         theirs.close()
         self._ready = False
 
-    def send(self, request: tuple) -> bool:
+    def send(self, request: tuple, deadline: float) -> bool:
+        """Whether the request could be sent; a worker that does not read it in time is killed."""
         try:
-            self._pipe.send(request)
+            with self._killed_at(deadline):
+                self._pipe.send(request)
         except OSError:
             return False
         return True
 
     def receive(self, deadline: float) -> Any:
         """The answer, or None if the worker gave none in time or is dead."""
-        # A fresh interpreter needs seconds to come up; that is not the call's fault.
-        allowance = 0.0 if self._ready else _START_TIMEOUT
         try:
-            if not self._pipe.poll(max(0.0, deadline - time.monotonic()) + allowance):
+            # Data may be there in part only, and reading the rest would then wait for ever.
+            if not self._pipe.poll(self._seconds_until(deadline)):
                 return None
-            answer = self._pipe.recv()
+            with self._killed_at(deadline):
+                answer = self._pipe.recv()
         except (EOFError, OSError):
             return None
         self._ready = True
         return answer
+
+    def _seconds_until(self, deadline: float) -> float:
+        # A fresh interpreter needs seconds to come up; that is not the call's fault.
+        allowance = 0.0 if self._ready else _START_TIMEOUT
+        return max(0.0, deadline - time.monotonic()) + allowance
+
+    @contextlib.contextmanager
+    def _killed_at(self, deadline: float) -> Iterator[None]:
+        """Kills the process at the deadline, which ends any wait for it with an error."""
+        watch = threading.Timer(self._seconds_until(deadline) + _GRACE, self.process.kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.cancel()
 
     def replace(self) -> None:
         self.process.kill()
@@ -196,7 +217,7 @@ class _Worker:
         self._start()
 
     def stop(self) -> None:
-        self.send(("close",))
+        self.send(("close",), time.monotonic() + 2.0)
         self.process.join(timeout=2.0)
         if self.process.is_alive():
             self.process.kill()

@@ -170,3 +170,21 @@ def test_a_refused_game_is_an_error_and_not_a_dead_worker(two_workers, tmp_path,
         two_workers.reset([*games, broken])
     assert two_workers.worker_ids == before
     two_workers.reset([*games, games[0]])
+
+
+def test_a_worker_that_hangs_in_the_middle_of_a_message_is_replaced(generated):
+    """More data than a pipe holds: the sender would wait for ever for the rest to be read."""
+    games = [made.game for made in generated] * 3
+    env = WorkerEnv(len(games), 1, call_timeout=30.0)
+    try:
+        env.reset(games)
+        env.call_timeout = 1.0
+        os.kill(env.worker_ids[0], signal.SIGSTOP)
+        began = time.monotonic()
+        _, info = env.reset(games)
+        assert time.monotonic() - began < 10
+        assert info.lost.all()
+        env.call_timeout = 30.0
+        assert not env.reset(games)[1].lost.any()
+    finally:
+        env.close()
