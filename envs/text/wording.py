@@ -1,12 +1,12 @@
 """The two printed languages of the benchmark, and how a game file says which one it speaks."""
 
-import hashlib
 import re
 from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from envs.text.pddl import GameFileError, strip_comments
+from envs.text.grammar import Grammar, domain_actions, domain_digest
+from envs.text.pddl import GameFileError
 
 
 class Wording(NamedTuple):
@@ -52,14 +52,17 @@ WORDINGS = {
     "0.3": Wording("0.3", "put {} in/on {}", "You put the {} in/on the {}.", True, None),
 }
 
-# SHA-256 of the rule texts as the published packages ship them, blanks collapsed: the meaning of
-# every rule is fixed in the engine, so any other text would be played wrongly.
-_PUBLISHED = {
-    "6eca02b13b273d84ef7f20bb79d194d4e0542ba3127af5a257c0115ebb5c1930": "0.3",
-    "da18d44ab1bcf831f61e90b88a99ad5766d8bbb562b6f87839b4b6ace4f796fe": "0.4",
-    "8675f8a20f2b869f5b609e38575d07d1c6397208dd70e86ae4edeac5111e469b": "0.3",
-    "49281f55d68cf8db1f80636d6247beb078daac200a340bedf133da0b161211fb": "0.4",
-}
+# Hashes of what the published packages' rules mean (see `Grammar.digest`, `domain_digest`).
+_PUBLISHED_DOMAIN = "94baad332a7af447ce79dccd1644db8e526a0c9fccb10aaf9e75f91d0b202c04"
+_PUBLISHED_GRAMMAR = "3382f6286d8278cb24726baa8a910f8474a80d51765527ecd5b55521589336e8"
+_VARIANTS = (
+    ("move {o} to {r}", "PUT"),
+    ("put {o} in/on {r}", "PUT"),
+    ("You move the {o.name} to the {r.name}.", "DONE"),
+    ("You put the {o.name} in/on the {r.name}.", "DONE"),
+    ("You arrive at {r.name}.", "ARRIVE"),
+    ("You arrive at {lend.name}.", "ARRIVE"),
+)
 _TASK = re.compile(r'"Your task is to: ([^\n]*)\."')
 _PLACEHOLDER = "UNKNOWN GOAL"
 
@@ -106,26 +109,34 @@ def recognise(domain: str, grammar: str) -> tuple[Wording, str]:
 
 @lru_cache(maxsize=16)
 def _wording(domain: str, grammar: str) -> Wording:
-    known = _known_rules()
-    versions = {}
-    for field, digest in (("pddl_domain", _digest(strip_comments(domain))),
-                          ("grammar", _digest(grammar))):  # fmt: skip
-        if digest not in known:
-            raise GameFileError(
-                f"{field} is none that the engine knows (alfworld 0.2 to 0.4, or this project's "
-                "generator); play it on the stock engine instead"
-            )
-        versions[field] = known[digest]
-    if len(set(versions.values())) != 1:
-        raise GameFileError(f"pddl_domain and grammar are of different versions: {versions}")
-    return WORDINGS[versions["grammar"]]
+    known_domains, known_grammars = _known_rules()
+    actions = domain_actions(domain)
+    if domain_digest(actions) not in known_domains:
+        raise GameFileError(_UNKNOWN.format("pddl_domain"))
+    parsed = Grammar(grammar)
+    if parsed.digest(_VARIANTS) not in known_grammars:
+        raise GameFileError(_UNKNOWN.format("grammar"))
+    puts = parsed.actions["putobject"][0] == "put {o} in/on {r}"
+    base = WORDINGS["0.3" if puts else "0.4"]
+    told = parsed.sentence("putobject").startswith("You put")
+    return base._replace(
+        put_feedback=WORDINGS["0.3" if told else "0.4"].put_feedback,
+        arrive_at_location=parsed.sentence("gotolocation").startswith("You arrive at {lend.name}"),
+        # The stock engine swallows the line break that the text begins with.
+        help_text=parsed.sentence("help").lstrip("\n") or None if "help" in actions else None,
+    )
+
+
+_UNKNOWN = (
+    "{} is none that the engine knows (those of alfworld 0.2 to 0.4 and of this project's "
+    "generator, or rules that mean the same); play it on the stock engine instead"
+)
 
 
 @lru_cache(maxsize=1)
-def _known_rules() -> dict[str, str]:
+def _known_rules() -> tuple[set[str], set[str]]:
     domain, grammar = own_rules()
-    return {**_PUBLISHED, _digest(strip_comments(domain)): "0.4", _digest(grammar): "0.4"}
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
+    return (
+        {_PUBLISHED_DOMAIN, domain_digest(domain_actions(domain))},
+        {_PUBLISHED_GRAMMAR, Grammar(grammar).digest(_VARIANTS)},
+    )

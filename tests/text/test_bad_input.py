@@ -49,8 +49,17 @@ def test_mangled_problems_are_refused_or_played_but_never_crash():
         (lambda d: d.pop("grammar"), "field 'grammar' is missing"),
         (lambda d: d.update(pddl_problem=None), "field 'pddl_problem' is missing or not a text"),
         (lambda d: d.update(grammar="grammar :: nonsense"), "no line 'Your task is to"),
-        (lambda d: d.update(grammar=d["grammar"] + "x"), "grammar is none that the engine knows"),
+        (
+            lambda d: d.update(grammar=d["grammar"].replace("is closed", "is shut")),
+            "grammar is none that the engine knows",
+        ),
+        (lambda d: d.update(grammar=d["grammar"][:5000]), "a block of the grammar|no command for"),
+        (lambda d: d.update(grammar=d["grammar"].replace('"look.', '"seen.')), "none that"),
         (lambda d: d.update(pddl_domain="(define)"), "pddl_domain is none that the engine knows"),
+        (
+            lambda d: d.update(pddl_domain=d["pddl_domain"].replace("(not (holdsAny ?a))", "")),
+            "pddl_domain is none that the engine knows",
+        ),
     ],
 )
 def test_foreign_documents(change, message):
