@@ -122,14 +122,13 @@ def refuse(reason: str) -> typing.NoReturn:
 
 
 def _first_sentence(box: str) -> str:
-    """The message inside the frame that tyro draws around it."""
-    rows = [line.strip("│ ").strip() for line in box.splitlines() if line.startswith("│")]
-    message: list[str] = []
-    for row in rows:
-        if not row or set(row) == {"─"}:
-            break
-        message.append(row)
-    return " ".join(message) or box.strip()
+    """The message out of the box that tyro draws: title, rule, message, rule, help."""
+    rows = [line.strip(" │|╭╮╰╯─-") for line in box.splitlines()]
+    rows = rows[1:]  # the title
+    while rows and not rows[0]:
+        rows.pop(0)
+    end = rows.index("") if "" in rows else len(rows)
+    return " ".join(rows[:end]) or " ".join(box.split())
 
 
 def read_yaml(path: str | pathlib.Path) -> dict[str, Any]:

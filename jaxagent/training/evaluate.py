@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -63,8 +62,8 @@ def evaluate(
         state: whose policy is evaluated; its environments are left alone.
         seed: of the start states, the same for every seed that is trained.
     """
-    keys = jnp.stack([jax.random.key(seed)] * state.iteration.shape[0])
-    evaluation = fetch(program(state.agent, trainer.replicate(keys)))
+    seeds = np.full(state.iteration.shape, seed, np.int32)
+    evaluation = fetch(program(state.agent, trainer.replicate(seeds)))
     return evaluation, summarise(evaluation)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxagent.training.audit import Audit
@@ -145,7 +144,7 @@ class Arm:
 
     def _evaluate(self, state: TrainState, log: bool = True) -> tuple[TrainState, Report]:
         evaluation, report = evaluate(self.trainer, self.programs.evaluate, state, self.run.seed)
-        returns = self.trainer.replicate(jnp.array(report.episode_return, jnp.float32))
+        returns = self.trainer.replicate(np.array(report.episode_return, np.float32))
         steps = self._done * self.run.num_envs * self.run.unroll_length
         if log:
             guidance = self.programs.observe_evaluation(state.guidance, returns)
@@ -175,7 +174,8 @@ class Arm:
 def switch_guidance(state: TrainState, value: float) -> TrainState:
     """Turn guidance off (0) or on (1) without compiling again."""
     switch = state.guidance.switch
-    changed = jax.device_put(jnp.full(switch.shape, value, switch.dtype), switch.sharding)
+    host = np.full(switch.shape, value, switch.dtype)
+    changed = jax.make_array_from_process_local_data(switch.sharding, host)
     return state.replace(guidance=state.guidance.replace(switch=changed))
 
 

@@ -48,6 +48,7 @@ class MetricsLog:
         Raises:
             ValueError: wandb is asked for and not installed.
         """
+        self._wandb = _open_wandb(folder, config) if wandb else None
         self.path = folder / "metrics.jsonl"
         if resume_from is not None:
             keep = [r for r in read_metrics(self.path) if r["iteration"] <= resume_from]
@@ -58,7 +59,6 @@ class MetricsLog:
         self._board = SummaryWriter(
             str(folder / "tensorboard"), purge_step=resume_from and resume_from + 1
         )
-        self._wandb = _open_wandb(folder, config) if wandb else None
 
     def write(self, kind: str, iteration: int, steps: int, values: Mapping[str, Any]) -> None:
         """Append one record.

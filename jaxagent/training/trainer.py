@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -78,8 +79,7 @@ class Trainer:
 
     def init(self, seeds: Sequence[int]) -> TrainState:
         """Fresh states, one for each seed."""
-        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-        return self._compile_init()(keys)
+        return self._compile_init()(self.replicate(np.array(seeds, np.int32)))
 
     def compile(self, state: TrainState) -> "Programs":
         """Compile both programs, side by side.
@@ -99,7 +99,7 @@ class Trainer:
 
     def compile_evaluation(
         self, state: TrainState
-    ) -> Callable[[PPOState, PRNGKeyArray], Evaluation]:
+    ) -> Callable[[PPOState, Int[Array, " S"]], Evaluation]:
         """Compile the evaluation alone, for a run that is only looked at."""
         return self._lower_evaluate(state).compile()
 
@@ -111,12 +111,12 @@ class Trainer:
     def _lower_evaluate(self, state: TrainState):
         out = Evaluation(*[_sharded()] * len(Evaluation._fields))
         program = self._over_devices(self._evaluate, (_replicated(), _replicated()), out)
-        keys = jax.random.split(jax.random.key(0), state.iteration.shape[0])
-        return jax.jit(program).lower(state.agent, self.replicate(keys))
+        seeds = np.zeros(state.iteration.shape, np.int32)
+        return jax.jit(program).lower(state.agent, self.replicate(seeds))
 
-    def replicate(self, tree):
-        """Put the same arrays on every device."""
-        return jax.device_put(tree, self._placed(_replicated()))
+    def replicate(self, array: np.ndarray) -> jax.Array:
+        """Put the same array on every device of every process."""
+        return jax.make_array_from_process_local_data(self._placed(_replicated()), array)
 
     def specs(self) -> TrainState:
         """Which parts of the state are cut over devices: those of environments."""
@@ -145,8 +145,8 @@ class Trainer:
 
     def abstract_state(self, num_seeds: int) -> TrainState:
         """Shapes and types of a state, without computing one."""
-        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_seeds))
-        return jax.eval_shape(self._compile_init(), keys)
+        seeds = jax.ShapeDtypeStruct((num_seeds,), jnp.int32)
+        return jax.eval_shape(self._compile_init(), seeds)
 
     def _compile_init(self):
         function = self._over_devices(self._init, (_replicated(),), self.specs())
@@ -179,8 +179,8 @@ class Trainer:
         index = jax.lax.axis_index(AXIS) * local + jnp.arange(local)
         return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 
-    def _init(self, key: PRNGKeyArray) -> TrainState:
-        agent_key, env_key, run_key = jax.random.split(key, 3)
+    def _init(self, seed: Int[Array, ""]) -> TrainState:
+        agent_key, env_key, run_key = jax.random.split(jax.random.key(seed), 3)
         return TrainState(
             agent=self.agent.init(agent_key),
             env=self.env.reset(self._streams(env_key, self.num_envs)),
@@ -210,10 +210,10 @@ class Trainer:
         )
         return state, metrics
 
-    def _evaluate(self, agent: PPOState, key: PRNGKeyArray) -> Evaluation:
+    def _evaluate(self, agent: PPOState, seed: Int[Array, ""]) -> Evaluation:
         """Play E episodes to their first end."""
         env, length = self.evaluation_env, self.evaluation_length
-        state = env.reset(self._streams(key, self.evaluation_episodes))
+        state = env.reset(self._streams(jax.random.key(seed), self.evaluation_episodes))
         count = state.elapsed.shape[0]
         first = jax.tree.map(lambda x: x[0], state.simulator)
         record = Evaluation(
@@ -261,7 +261,7 @@ class Programs(NamedTuple):
     """What `Trainer.compile` made."""
 
     iterate: Callable[[TrainState], tuple[TrainState, dict[str, Float[Array, " S"]]]]
-    evaluate: Callable[[PPOState, PRNGKeyArray], Evaluation]
+    evaluate: Callable[[PPOState, Int[Array, " S"]], Evaluation]
     observe_evaluation: Callable[[GuidanceState, Float[Array, " S"]], GuidanceState]
     compile_seconds: float
 

@@ -118,7 +118,7 @@ def compare_arms(
         reached = steps_to_reach(records[arm], key, threshold)
         low, high = bootstrap_interval(np.array(final[key], float))
         known = [steps for steps in reached if steps is not None]
-        interval = bootstrap_interval(np.array(known)) if len(known) == len(reached) else None
+        interval = list(bootstrap_interval(np.array(known))) if len(known) == len(reached) else None
         result[arm] = {
             "final": final[key],
             "final_mean": float(np.mean(final[key])),

@@ -37,7 +37,9 @@ def agent_for(env: VectorEnv, num_updates: int = 100, axis_name=None, **options)
     )
 
 
-def train(env: VectorEnv, iterations: int, count: int = 32, length: int = 8, seed: int = 0, **options):
+def train(
+    env: VectorEnv, iterations: int, count: int = 32, length: int = 8, seed: int = 0, **options
+):
     agent = agent_for(env, iterations, **options)
     keys = jax.random.split(jax.random.key(seed + 1), count)
 
@@ -152,7 +154,9 @@ def test_the_recorded_log_probability_is_that_of_the_recorded_action(batch):
 def test_the_first_gradient_step_has_ratio_one(batch):
     """Observation statistics must not move between acting and learning."""
     agent, state, trajectory = batch
-    config = PPOConfig(**SMALL | {"num_epochs": 1, "num_minibatches": 1, "normalise_observations": True})
+    config = PPOConfig(
+        **SMALL | {"num_epochs": 1, "num_minibatches": 1, "normalise_observations": True}
+    )
     agent = PPO(config, observation_size=2, action_size=1, num_updates=1)
     later, metrics = agent.update(state, trajectory, trajectory.reward, jax.random.key(0))
     assert float(metrics["clip_fraction"]) == 0.0
@@ -167,7 +171,9 @@ def test_gradients_are_clipped_by_their_global_norm():
     grads = {"a": jnp.array([30.0, 40.0]), "b": jnp.array([0.0])}
     # Adam's first step is sign-like; its first moment, 0.1 of the gradient, tells what reached it.
     _, state = optimiser.update(grads, optimiser.init(params), params)
-    moments = next(s for s in jax.tree.leaves(state, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(s, "mu"))
+    moments = next(
+        s for s in jax.tree.leaves(state, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(s, "mu")
+    )
     np.testing.assert_allclose(moments.mu["a"], [0.06, 0.08], rtol=1e-5)
 
 

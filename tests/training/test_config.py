@@ -1,0 +1,121 @@
+"""Configuration: precedence, types, and one clear line for a mistake."""
+
+import dataclasses
+import inspect
+
+import pytest
+import yaml
+
+from experiments.ant_guidance import AntConfig, read_command_line
+from jaxagent.training.config import RunConfig, overlay, read_yaml, to_plain
+
+
+def read(*arguments: str) -> AntConfig:
+    return read_command_line(arguments, "cpu")
+
+
+def complaint(capsys, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        read(*arguments)
+    assert left.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_preset(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("num_envs: 128\nppo: {clip_epsilon: 0.3, policy_learning_rate: 1e-4}\n")
+    config = read("--config", str(file), "--clip-epsilon", "0.1")
+    assert config.run.num_envs == 128
+    assert config.ppo.clip_epsilon == 0.1
+    assert config.ppo.policy_learning_rate == 1e-4
+    assert config.run.total_steps == read().run.total_steps
+
+
+def test_presets_differ_by_machine_and_task():
+    assert read_command_line([], "gpu").run.num_envs == 2048
+    assert read("--preset", "gpu").run.num_envs == 2048
+    assert read().guidance.guidance_terms == ("velocity_saturated",)
+    assert read("--task", "corner").guidance.guidance_terms == ("plan",)
+
+
+def test_a_file_may_choose_the_task(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("task: corner\n")
+    assert read("--config", str(file)).guidance.guidance_terms == ("plan",)
+
+
+def test_what_is_saved_is_read_back(tmp_path):
+    config = read("--task", "corner", "--target-kl", "0.02", "--policy-hidden-sizes", "8", "9")
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(to_plain(config)))
+    assert overlay(AntConfig(), read_yaml(file), "test") == config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--num-envs", "many"), "--num-envs: invalid"),
+        (("--speed", "3"), "--speed"),
+        (("--num-envs", "0"), "num_envs (0) must be at least 1"),
+        (("--num-envs", "20"), "num_envs (20) must be divisible by shuffle_groups (8)"),
+        (
+            ("--num-envs", "2048", "--unroll-length", "10", "--num-minibatches", "3"),
+            "num_envs * unroll_length (2048 * 10) must be divisible by shuffle_groups * "
+            "num_minibatches (8 * 3)",
+        ),
+        (("--gae-lambda", "2"), "gae_lambda (2.0) must lie in [0, 1]"),
+        (("--task", "swim"), "task (swim) must be one of run, corner"),
+        (("--preset", "tpu"), "preset (tpu) must be one of auto, cpu, gpu"),
+        (("--backend", "havok"), "backend (havok) must be one of spring"),
+        (("--planner", "nowhere.yaml"), "planner (nowhere.yaml) must be rule or an existing"),
+        (("--total-steps", "100"), "total_steps (100) must be at least num_envs * unroll_length"),
+        (("--seed", "-1"), "seed (-1) must lie in"),
+        (("--name", "../up"), "name ('../up') may hold"),
+        (("--config", "nowhere.yaml"), "config (nowhere.yaml) cannot be read: No such file"),
+        (("--compare", "--removal-test", "3"), "compare and removal_test cannot be combined"),
+        (("--guidance-terms", "flight"), "guidance_terms (flight) must be among"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_two(capsys, arguments, message):
+    assert message in complaint(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("num_env: 3\n", "unknown option 'num_env'; known: "),
+        ("num_envs: many\n", "num_envs ('many') must be of type int"),
+        ("num_envs: true\n", "num_envs (True) must be of type int"),
+        ("ppo: 3\n", "ppo must be a mapping"),
+        ("ppo: {clip: 1}\n", "unknown option 'clip'"),
+        ("- 3\n", "must be a mapping of options"),
+        ("a: [\n", "is not YAML"),
+        ("clip_epsilon: 0\n", "clip_epsilon (0.0) must be a positive"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line(capsys, tmp_path, text, message):
+    file = tmp_path / "options.yaml"
+    file.write_text(text)
+    said = complaint(capsys, "--config", str(file))
+    assert message in said
+    assert str(file) in said or "must be a positive" in said
+
+
+def test_every_option_has_help():
+    for kind in (AntConfig, RunConfig, type(AntConfig().ppo), type(AntConfig().guidance)):
+        source = inspect.getsource(kind)
+        for field in dataclasses.fields(kind):
+            if dataclasses.is_dataclass(getattr(AntConfig(), field.name, None)):
+                continue
+            after = source.split(f"    {field.name}: ", 1)[1].split("\n", 1)[1]
+            assert after.lstrip().startswith('"""'), field.name
+
+
+def test_iterations_cover_the_steps():
+    run = RunConfig(total_steps=1000, num_envs=16, unroll_length=8)
+    assert run.num_iterations == 8
+    assert run.num_iterations * 16 * 8 >= 1000

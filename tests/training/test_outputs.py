@@ -1,0 +1,165 @@
+"""What a run leaves behind: records, pictures, pages, run folders, audit."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxagent.training.audit import Audit
+from jaxagent.training.config import RunConfig
+from jaxagent.training.metrics import MetricsLog, bootstrap_interval, read_metrics
+from jaxagent.training.plots import plot_curves, plot_paths
+from jaxagent.training.render import write_gif, write_html
+from jaxagent.training.run_folder import open_run_folder, write_config
+from jaxagent.training.trials import steps_to_reach
+from jaxagent.types import Skeleton
+
+
+def test_the_bootstrap_interval_covers_the_mean():
+    """A nominal 95 % interval of 20 normal numbers; percentile bootstraps run a little short."""
+    generator = np.random.default_rng(0)
+    hits = 0
+    for _ in range(300):
+        low, high = bootstrap_interval(generator.normal(3.0, 2.0, 20), draws=400)
+        hits += low <= 3.0 <= high
+    assert 0.88 <= hits / 300 <= 0.98
+    assert bootstrap_interval(np.array([5.0])) == (5.0, 5.0)
+
+
+def test_records_are_strict_json_and_resume_cuts_what_comes_later(tmp_path):
+    log = MetricsLog(tmp_path, None, False, {})
+    for iteration in range(1, 5):
+        log.write("train", iteration, 10 * iteration, {"kl": float("nan"), "many": [1.0, np.inf]})
+    log.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "iter')  # a process killed while writing
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[0], parse_constant=pytest.fail)["kl"] is None
+    assert json.loads(lines[0])["many"] == [1.0, None]
+    log = MetricsLog(tmp_path, 2, False, {})
+    log.write("train", 3, 30, {"kl": 0.5})
+    log.close()
+    records = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(r["iteration"], r["kl"]) for r in records] == [(1, None), (2, None), (3, 0.5)]
+
+
+def test_a_broken_record_in_the_middle_is_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iteration": 1}\nbroken\n{"iteration": 2}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl:2: not a JSON record"):
+        read_metrics(path)
+
+
+def test_wandb_that_is_not_installed_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"wandb \(True\) needs the package"):
+        MetricsLog(tmp_path, None, True, {})
+
+
+def body(frames: int = 30) -> Skeleton:
+    """A rod that moves along x."""
+    segments = np.zeros((frames, 1, 2, 3), np.float32)
+    segments[..., 2] = 0.5
+    segments[:, 0, 1, 1] = 0.4
+    segments[..., 0] = np.linspace(0, 3, frames)[:, None, None]
+    return Skeleton(segments, np.array([0.1], np.float32), 0.05)
+
+
+def test_the_gif_moves_at_true_speed(tmp_path):
+    write_gif(tmp_path / "rollout.gif", body(), "a rod")
+    pictures = []
+    with Image.open(tmp_path / "rollout.gif") as image:
+        assert image.n_frames == 30
+        assert image.info["duration"] == 50
+        for frame in (0, 7, 23):
+            image.seek(frame)
+            pictures.append(np.asarray(image.convert("RGB")))
+    assert (pictures[0] != pictures[1]).any()
+    assert (pictures[1] != pictures[2]).any()
+
+
+def test_the_page_holds_every_frame_and_loads_nothing(tmp_path):
+    drawn = body()
+    write_html(tmp_path / "rollout.html", drawn, "a rod")
+    page = (tmp_path / "rollout.html").read_text()
+    assert not re.search(r"(src|href)=|https?://|@import|fetch\(", page)
+    data = re.search(r'atob\("([^"]+)"\)', page)
+    frames = np.frombuffer(base64.b64decode(data.group(1)), "<i4").reshape(30, 1, 2, 3)
+    np.testing.assert_allclose(frames / 1000, drawn.segments, atol=6e-4)
+    assert not re.search(r"\$[a-z]", page)  # every placeholder is filled
+
+
+def test_curves_are_drawn_with_and_without_data(tmp_path):
+    plot_curves(tmp_path / "empty.png", [], "nothing yet")
+    records = [
+        {"kind": "train", "steps": s, "reward_env": 1.0, "kl": None, "steps_per_second": 10.0}
+        for s in (1, 2)
+    ]
+    records += [{"kind": "evaluation", "steps": s, "episode_return": [1.0, 2.0]} for s in (0, 2)]
+    plot_curves(tmp_path / "curves.png", records, "two points")
+    with Image.open(tmp_path / "curves.png") as image:
+        assert np.asarray(image).std() > 5
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["curves.png", "empty.png"]
+
+
+def test_paths_are_drawn(tmp_path):
+    plot_paths(tmp_path / "paths.png", np.zeros((2, 5, 2)), [(1.0, 2.0, 0.5)], "plan")
+    assert (tmp_path / "paths.png").stat().st_size > 3000
+
+
+def test_steps_to_a_threshold_are_interpolated():
+    records = [
+        {"kind": "evaluation", "steps": s, "episode_return": r}
+        for s, r in ((0, [0.0, 9.0, 1.0]), (100, [10.0, 9.0, 2.0]), (200, [30.0, 9.0, 3.0]))
+    ]
+    assert steps_to_reach(records, "episode_return", 5.0) == [50.0, 0.0, None]
+    assert steps_to_reach(records, "episode_return", 20.0) == [150.0, None, None]
+
+
+def test_run_folders_are_numbered_and_never_overwritten(tmp_path):
+    run = RunConfig(runs_dir=str(tmp_path))
+    first = open_run_folder(run, "ant", resume=False)
+    assert first.name == "ant-1"
+    write_config(first, {"seed": 0})
+    assert open_run_folder(run, "ant", resume=False).name == "ant-2"
+    assert open_run_folder(run, "ant", resume=True) == first
+    with pytest.raises(ValueError, match=r"there is no run other-\* in"):
+        open_run_folder(run, "other", resume=True)
+    named = RunConfig(runs_dir=str(tmp_path), name="ant-1")
+    assert open_run_folder(named, "ant", resume=True) == first
+    with pytest.raises(ValueError, match=r"name \(ant-1\): .* exists; --resume goes on"):
+        open_run_folder(named, "ant", resume=False)
+    with pytest.raises(ValueError, match=r"ant-9 is not a run"):
+        open_run_folder(RunConfig(runs_dir=str(tmp_path), name="ant-9"), "ant", resume=True)
+
+
+def rings(audit: Audit, total, env) -> int:
+    return sum(audit.observe(float(t), float(e)) for t, e in zip(total, env))
+
+
+def test_the_audit_rings_once_when_the_total_rises_and_the_task_falls():
+    noise = np.random.default_rng(0).normal(0, 0.05, (2, 80))
+    up, down = np.linspace(0, 1, 80) + noise[0], np.linspace(1, 0, 80) + noise[1]
+    assert rings(Audit(), up, down) == 1
+    assert rings(Audit(), up, up) == 0
+    assert rings(Audit(), down, down) == 0
+
+
+def test_noise_does_not_ring_the_audit():
+    generator = np.random.default_rng(1)
+    alarms = [rings(Audit(), *generator.normal(0, 1, (2, 200))) for _ in range(20)]
+    assert sum(alarm > 0 for alarm in alarms) <= 6
+
+
+def test_the_audit_goes_on_after_a_resume():
+    up, down = np.linspace(0, 1, 60), np.linspace(1, 0, 60)
+    whole = Audit()
+    expected = [whole.observe(*pair) for pair in zip(up, down)]
+    first, second = Audit(), Audit()
+    found = [first.observe(*pair) for pair in zip(up[:35], down[:35])]
+    second.restore(json.loads(json.dumps(first.snapshot())))
+    found += [second.observe(*pair) for pair in zip(up[35:], down[35:])]
+    assert found == expected
+    assert second.alarms == whole.alarms == 1
