@@ -179,7 +179,11 @@ def main(arguments: list[str] | None = None) -> int:
             "cores": cores,
             "stock": stock_version() if options.against else None,
         }
-        options.out.write_text(json.dumps({**results, **machine}, indent=1) + "\n")
+        try:
+            options.out.write_text(json.dumps({**results, **machine}, indent=1) + "\n")
+        except OSError as error:
+            print(f"error: --out {options.out}: {error}", file=sys.stderr)
+            return 2
     return 0
 
 

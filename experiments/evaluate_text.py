@@ -294,12 +294,22 @@ def main(arguments: list[str] | None = None) -> int:
         result["oracle"] = {"engine": stock_version(), "not_won": refused}
         print(f"stock engine: {result['oracle']['engine']}; not won there: {refused or 'none'}")
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-        title = f"{settings.agent} on {panel.name}"
-        write_transcripts(options.out / "transcripts.html", title, episodes, scores)
-        print(f"written: {options.out / 'result.json'}, {options.out / 'transcripts.html'}")
+        try:
+            _write(options.out, result, episodes, scores)
+        except OSError as error:
+            print(f"error: --out {options.out}: {error}", file=sys.stderr)
+            return 2
     return 1 if refused else 0
+
+
+def _write(
+    folder: Path, result: dict, episodes: Sequence[Episode], scores: dict[str, Score]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    title = f"{result['agent']} on {result['panel']}"
+    write_transcripts(folder / "transcripts.html", title, episodes, scores)
+    print(f"written: {folder / 'result.json'}, {folder / 'transcripts.html'}")
 
 
 if __name__ == "__main__":

@@ -204,7 +204,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out.exists() and not options.out.is_dir():
         parser.error(f"--out {options.out}: exists and is not a folder")
     games = generate_games(options.num, options.seed, options.split)
-    written = write_games(games, options.out, options.split)
+    try:
+        written = write_games(games, options.out, options.split)
+    except OSError as error:
+        parser.error(f"--out {options.out}: {error}")
     where = options.out / "json_2.1.1" / SPLITS[options.split]
     print(f"{written} games written to {where}; use them with ALFWORLD_DATA={options.out}")
     return 0

@@ -97,6 +97,7 @@ def test_temperature_samples(tmp_path):
         (["--agent", "expert", "--horizon", "0"], "--horizon 0 must be at least 1"),
         (["--agent", "expert", "--expect-hash", "abc0"], "its games changed"),
         (["--agent", "expert", "--panel", "valid_seen", "--data", "/nowhere"], "does not exist"),
+        (["--agent", "omniscient", "--out", __file__], "--out"),
     ],
 )
 def test_refusals_take_one_line_and_status_two(arguments, message, capsys):

@@ -1,5 +1,8 @@
 """The loop of planner and worker, with planners that behave and planners that do not."""
 
+import subprocess
+import sys
+
 import pytest
 
 from envs.text.bridge import BatchEnv
@@ -196,3 +199,14 @@ def test_the_loop_plays_a_batch(generated):
         ]
         observations, _, _, _, info = env.step(commands)
     assert info.won.sum() >= 5
+
+
+def test_the_loop_needs_no_jax_and_no_environment():
+    code = (
+        "import sys\n"
+        "for name in ('jax', 'flax', 'envs', 'numpy'):\n"
+        "    sys.modules[name] = None\n"
+        "import jaxagent.planning.text_agent\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
