@@ -11,11 +11,14 @@ from benchmarks.ppo_throughput import (
     Throughput,
     compile_ratio,
     main,
+    our_epochs,
     return_ratio,
     same_work,
     throughput_ratio,
     until_return,
 )
+from experiments.ant_guidance import AntConfig
+from tests.training.probe_run import LENGTH, NUM_ENVS, make_trainer, run_config
 
 
 def side(name="x", *, rate=500.0, compiling=20.0, evaluation=0.0) -> Throughput:
@@ -77,6 +80,21 @@ def test_both_sides_do_the_same_work():
     updates = ours.run.num_iterations / (theirs.num_evals - 1)
     assert updates == ppo_throughput.ITERATIONS_PER_EPOCH
     assert theirs.num_timesteps == ours.run.total_steps
+
+
+def test_our_epochs_train_and_evaluate_to_the_end(monkeypatch):
+    """The real trainer; only the Ant, which takes a minute to compile, is another environment."""
+    monkeypatch.setattr(ppo_throughput, "build", lambda config, _: (make_trainer(config.run), None))
+    config = AntConfig(run=run_config(iterations=3))
+    evaluated = list(our_epochs(config, 2, evaluated=True))
+    assert [epoch.steps for epoch in evaluated] == [0, 2 * NUM_ENVS * LENGTH, 3 * NUM_ENVS * LENGTH]
+    assert evaluated[0].training_seconds == 0.0
+    for epoch in evaluated:
+        assert math.isfinite(epoch.episode_return)
+        assert epoch.wall_seconds >= epoch.training_seconds + epoch.evaluation_seconds
+        assert epoch.evaluation_seconds > 0.0
+    # Two more iterations of learning change what the policy earns.
+    assert evaluated[1].episode_return != evaluated[0].episode_return
 
 
 CURVE = [
