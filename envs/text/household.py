@@ -1,7 +1,7 @@
 """What is usual in a household: which things exist, where they stand, what can be done to them.
 
-The figures are frequencies counted over the 3,553 training games of ALFWorld (MIT licence); no
-validation game went into them.
+The figures are frequencies counted by `envs.text.census` over the 3,553 training games of ALFWorld
+(MIT licence); no validation game went into them.
 """
 
 import json
