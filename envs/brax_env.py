@@ -4,6 +4,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ class BraxSimulator:
         if backend not in BACKENDS:
             raise ValueError(f"backend ({backend}) must be one of {', '.join(BACKENDS)}")
         with _as_brax_likes_it():
-            self.brax = brax_envs.get_environment(environment, backend=backend, **options)
+            self.brax: Any = brax_envs.get_environment(environment, backend=backend, **options)
         self.environment, self.backend = environment, backend
         with _as_brax_likes_it():
             shape = jax.eval_shape(self.brax.reset, jax.random.key(0))

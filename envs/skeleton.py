@@ -1,5 +1,8 @@
 """The shape of a Brax environment's bodies, for drawing."""
 
+# MuJoCo is a compiled module without stubs.
+# pyright: reportAttributeAccessIssue=false
+
 import mujoco
 import numpy as np
 

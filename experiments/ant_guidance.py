@@ -287,11 +287,11 @@ def picture(
     length = int(evaluation.episode_length[0, 0])
     body = getattr(simulator, "simulator", simulator)
     if isinstance(body, BraxSimulator):
-        drawn = skeleton(body, evaluation.pose[0, 0, :length])
+        drawn = skeleton(body, np.asarray(evaluation.pose)[0, 0, :length])
         write_gif(folder / "rollout.gif", drawn, title)
         write_html(folder / "rollout.html", drawn, title)
     targets = [(*goal.target, goal.radius) for goal in plan.sub_goals if goal.target != EAST]
-    plot_paths(folder / "paths.png", evaluation.path[0], targets[:20], title)
+    plot_paths(folder / "paths.png", np.asarray(evaluation.path)[0], targets[:20], title)
 
 
 def describe(config: AntConfig, layout: Layout, trainer: Trainer, plan: Plan) -> str:

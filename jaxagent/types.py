@@ -20,8 +20,7 @@ class Body(NamedTuple):
     angular_velocity: Float[Array, "*B 3"]  # radians a second
 
 
-@struct.dataclass(kw_only=True)
-class SimulatorState:
+class SimulatorState(struct.PyTreeNode, kw_only=True):
     """One environment's physics, and what the task reads off it after a step."""
 
     physics: Any  # the simulator's own pytree
@@ -67,8 +66,7 @@ class Simulator(Protocol):
         ...
 
 
-@struct.dataclass(kw_only=True)
-class EnvState:
+class EnvState(struct.PyTreeNode, kw_only=True):
     """A batch of running episodes."""
 
     simulator: SimulatorState  # what the policy sees next: after an end, already the new start

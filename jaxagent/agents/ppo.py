@@ -102,8 +102,7 @@ def _require_choice(name: str, value: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{name} ({value}) must be one of {', '.join(known)}")
 
 
-@struct.dataclass(kw_only=True)
-class PPOState:
+class PPOState(struct.PyTreeNode, kw_only=True):
     """Everything PPO learns and counts."""
 
     policy_params: Any
@@ -185,8 +184,7 @@ class PPO:
 
     def distribution(self, state: PPOState, observation: Float[Array, "*S O"]) -> Distribution:
         """(loc, scale) of the action before tanh; tanh(loc) is the deterministic action."""
-        seen = self._see(state, observation)
-        return self.policy.apply(state.policy_params, seen)  # type: ignore[return-value]
+        return self._distribution(state.policy_params, self._see(state, observation))
 
     def act(
         self, state: PPOState, observation: Float[Array, "B O"], keys: PRNGKeyArray
@@ -249,7 +247,15 @@ class PPO:
         metrics["nonfinite_in_a_row"] = state.nonfinite_in_a_row.astype(jnp.float32)
         return state, metrics
 
-    def _see(self, state: PPOState, observation):
+    def _distribution(self, policy_params: Any, seen: Array) -> Distribution:
+        distribution: Any = self.policy.apply(policy_params, seen)
+        return distribution
+
+    def _value(self, critic_params: Any, seen: Array) -> Array:
+        value: Any = self.critic.apply(critic_params, seen)
+        return value
+
+    def _see(self, state: PPOState, observation: Array) -> Array:
         if not self.config.normalise_observations:
             return observation
         return normalise(state.normaliser, observation)
@@ -260,7 +266,7 @@ class PPO:
     def _prepare(self, state: PPOState, trajectory: Trajectory, reward) -> tuple[_Samples, dict]:
         """Advantages and targets under the behaviour parameters, once for all epochs."""
         seen = self._see(state, trajectory.observation)
-        value = self.critic.apply(state.critic_params, seen)
+        value = self._value(state.critic_params, seen)
         advantage = gae(
             self.config.reward_scale * reward,
             self.config.discount_factor * (1.0 - trajectory.terminated),
@@ -298,7 +304,7 @@ class PPO:
         """
 
         def evaluate(observation):
-            return self.critic.apply(state.critic_params, self._see(state, observation))
+            return self._value(state.critic_params, self._see(state, observation))
 
         last = evaluate(trajectory.next_observation[-1])
         following = jnp.concatenate([value[1:], last[None]])
@@ -361,12 +367,12 @@ class PPO:
 
     def _loss(self, params, samples: _Samples, keys: PRNGKeyArray):
         policy_params, critic_params = params
-        loc, scale = self.policy.apply(policy_params, samples.observation)  # type: ignore[misc]
+        loc, scale = self._distribution(policy_params, samples.observation)
         parts = ppo_loss(
             tanh_normal_log_prob(samples.pre_tanh, loc, scale),
             samples.behaviour_log_prob,
             samples.advantage,
-            self.critic.apply(critic_params, samples.observation),  # type: ignore[arg-type]
+            self._value(critic_params, samples.observation),
             samples.behaviour_value,
             samples.value_target,
             jax.vmap(tanh_normal_entropy)(keys, loc, scale),

@@ -6,8 +6,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 
-@struct.dataclass(kw_only=True)
-class Normaliser:
+class Normaliser(struct.PyTreeNode, kw_only=True):
     """What has been seen so far: count, mean, and the sum of squared deviations from it."""
 
     count: Float[Array, ""]

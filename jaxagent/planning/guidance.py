@@ -150,8 +150,7 @@ def plan_arrays(plan: Plan) -> PlanArrays:
     )
 
 
-@struct.dataclass(kw_only=True)
-class GuidanceState:
+class GuidanceState(struct.PyTreeNode, kw_only=True):
     """What guidance remembers between iterations."""
 
     cursor: Int[Array, " B"]  # sub-goal each environment is at; N once all are reached

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-SUBGOAL_VERBS = ("take", "put", "clean", "heat", "cool", "use")
+SUBGOAL_VERBS = ("find", "take", "put", "clean", "heat", "cool", "use")
 _TASK = re.compile(r"Your task is to: (.*?)\.?\s*$")
 
 
@@ -186,10 +186,20 @@ class TextAgent:
         self.subgoal = ""
 
 
+_NAME = r"[a-z]+(?: \d+)?"
 _SUBGOAL = re.compile(
-    rf"(?:{'|'.join(v for v in SUBGOAL_VERBS if v != 'put')}) [a-z]+(?: \d+)?"
-    r"|put [a-z]+(?: \d+)? in/on [a-z]+(?: \d+)?"
+    rf"({'|'.join(verb for verb in SUBGOAL_VERBS if verb != 'put')}) ({_NAME})()"
+    rf"|(put) ({_NAME}) in/on ({_NAME})"
 )
+
+
+def _parts(subgoal: str) -> tuple[str, str, str] | None:
+    """Verb, thing and place ("" if it has none) of a white-listed sub-goal."""
+    found = _SUBGOAL.fullmatch(subgoal)
+    if found is None:
+        return None
+    verb, thing, place = (part for part in found.groups() if part is not None)
+    return verb, thing, place
 
 
 def allowed_subgoal(subgoal: str) -> bool:
@@ -202,7 +212,7 @@ def allowed_subgoal(subgoal: str) -> bool:
         True for ``VERB THING`` with a verb of `SUBGOAL_VERBS`, and ``put THING in/on PLACE``;
         things and places are kinds ("egg") or names ("egg 1").
     """
-    return _SUBGOAL.fullmatch(subgoal) is not None
+    return _parts(subgoal) is not None
 
 
 _TASKS = (
@@ -252,8 +262,7 @@ Prior = Callable[[str, str], float]
 _FALLBACK_CHANCE = 1e-4
 _STATIONS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 _SHOWN = re.compile(r"(?:On the|The) ([a-z]+ \d+)(?: is open\. In it)?, you see (.*)")
-_THINGS = re.compile(r"\ba ([a-z]+) \d+")
-_WORDS = re.compile(rf"({'|'.join(SUBGOAL_VERBS)})" r" ([a-z]+)(?: in/on ([a-z]+))?")
+_THINGS = re.compile(r"\ba ([a-z]+ \d+)")
 
 
 class AdmissibleWorker:
@@ -289,19 +298,18 @@ class AdmissibleWorker:
         Returns:
             One of ``admissible``, or "".
         """
-        shown = _SHOWN.search(observation)
-        if shown:
-            self._seen.update(dict.fromkeys(_THINGS.findall(shown[2]), shown[1]))
-        found = _WORDS.match(subgoal)
-        if found is None:
+        for name, place in _shown(observation):
+            self._seen[name] = self._seen[_kind(name)] = place
+        parts = _parts(subgoal)
+        if parts is None:
             return ""
-        verb, thing, place = found.groups()
-        goal = self._serving(verb, thing, place, admissible)
-        if goal:
-            return goal
+        verb, thing, place = parts
+        serving = self._serving(verb, thing, place, admissible)
+        if serving:
+            return serving
         target = place or _STATIONS.get(verb, "")
         for command in admissible:
-            if command.startswith("open ") and target in ("", _kind(command[5:])):
+            if command.startswith("open ") and (not target or _is(command[5:], target)):
                 return command
         return self._explore(thing, target, admissible)
 
@@ -316,43 +324,37 @@ class AdmissibleWorker:
         Returns:
             True once the thing is taken, treated, used or put where it belongs.
         """
-        if observation == "Nothing happens.":
+        parts = _parts(subgoal)
+        if parts is None or observation == "Nothing happens.":
             return False
-        found = _WORDS.match(subgoal)
-        if found is None:
+        verb, thing, place = parts
+        if verb == "find":
+            return any(_is(name, thing) for name, _ in _shown(observation))
+        if not _does(command, verb, thing):
             return False
-        verb, thing, place = found.groups()
-        words = command.split(" ")
-        verbs = ("move", "put") if verb == "put" else (verb,)
-        if words[0] not in verbs or words[1] != thing:
-            return False
+        where = " ".join(command.split(" ")[-2:])
         if verb == "put":
-            self._delivered.add(" ".join(words[-2:]))
-        return place is None or words[-2] == place
+            self._delivered.add(where)
+        return not place or _is(where, place)
 
-    def _serving(self, verb: str, thing: str, place: str | None, admissible: Sequence[str]) -> str:
-        if verb == "put":
-            fits = [
-                c
-                for c in admissible
-                if c.startswith((f"move {thing} ", f"put {thing} ")) and c.split(" ")[-2] == place
-            ]
-        elif verb == "take":
-            fits = [
-                c
-                for c in admissible
-                if c.startswith(f"take {thing} ")
-                and c.partition(" from ")[2] not in self._delivered
-            ]
-        else:
-            fits = [c for c in admissible if c.startswith(f"{verb} {thing} ")]
-        return fits[0] if fits else ""
+    def _serving(self, verb: str, thing: str, place: str, admissible: Sequence[str]) -> str:
+        for command in admissible:
+            where = " ".join(command.split(" ")[-2:])
+            if verb == "find" and _does(command, "take", thing):
+                return f"examine {where}"
+            if not _does(command, verb, thing):
+                continue
+            if verb == "take" and where in self._delivered:
+                continue
+            if not place or _is(where, place):
+                return command
+        return ""
 
     def _explore(self, thing: str, target: str, admissible: Sequence[str]) -> str:
         """A place to go to next: of the target's kind, or where the thing may be."""
         places = [c[6:] for c in admissible if c.startswith("go to ")]
         if target:
-            places = [p for p in places if _kind(p) == target]
+            places = [p for p in places if _is(p, target)]
             # Things put down together belong together.
             together = [p for p in places if p in self._delivered]
             if together:
@@ -362,7 +364,7 @@ class AdmissibleWorker:
         fresh = [p for p in places if (thing, p) not in self._searched] or places
         if not fresh:
             return ""
-        place = fresh[0] if target else self._draw(thing, fresh)
+        place = fresh[0] if target else self._draw(_kind(thing) or thing, fresh)
         self._searched.add((thing, place))
         return f"go to {place}"
 
@@ -376,3 +378,20 @@ class AdmissibleWorker:
 
 def _kind(name: str) -> str:
     return name.rpartition(" ")[0]
+
+
+def _is(name: str, wanted: str) -> bool:
+    """Whether a name such as "egg 1" is the wanted one, or of the wanted kind."""
+    return wanted in (name, _kind(name))
+
+
+def _does(command: str, verb: str, thing: str) -> bool:
+    """Whether a command does ``verb`` to the thing (a name or a kind)."""
+    verbs = ("move", "put") if verb == "put" else (verb,)
+    return any(f"{command} ".startswith(f"{word} {thing} ") for word in verbs)
+
+
+def _shown(observation: str) -> list[tuple[str, str]]:
+    """Pairs (thing, place) that an observation shows."""
+    found = _SHOWN.search(observation)
+    return [(name, found[1]) for name in _THINGS.findall(found[2])] if found else []

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -120,7 +121,7 @@ def _named_arrays(tree: Any, shardings: Any = None) -> dict[str, Any]:
     places = [None] * len(leaves) if shardings is None else jax.tree.leaves(shardings)
     arrays = {}
     for (path, leaf), place in zip(leaves, places, strict=True):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = _key_bits(leaf)
         if place is not None:
             leaf = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
@@ -137,7 +138,7 @@ def _key_bits(keys):
 def _rebuild(like: Any, arrays: dict[str, jax.Array]) -> Any:
     def place(path, leaf):
         value = arrays[jax.tree_util.keystr(path)]
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(value)
         return value
 

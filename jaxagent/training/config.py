@@ -200,7 +200,7 @@ def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
 def to_plain(config: Any) -> dict[str, Any]:
     """The configuration as YAML can hold it."""
 
-    def plain(value):
+    def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: plain(item) for key, item in value.items()}
         if isinstance(value, tuple):

@@ -148,6 +148,6 @@ def use_compilation_cache() -> None:
 
     JAX_COMPILATION_CACHE_DIR chooses the folder; JAX_ENABLE_COMPILATION_CACHE=0 turns it off.
     """
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.values["jax_compilation_cache_dir"]:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(base, "jaxagent", "jax"))

@@ -1,7 +1,7 @@
 """curves.png, the comparison, and paths seen from above; Agg only, no window."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def plot_curves(path: pathlib.Path, records: Sequence[dict[str, Any]], title: st
 
 
 def plot_comparison(
-    path: pathlib.Path, arms: dict[str, Sequence[dict[str, Any]]], title: str, success: bool
+    path: pathlib.Path, arms: Mapping[str, Sequence[dict[str, Any]]], title: str, success: bool
 ) -> None:
     """Draw evaluations of several arms over each other, with intervals over seeds.
 

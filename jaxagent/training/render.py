@@ -42,14 +42,14 @@ def _draw(segments: np.ndarray, radius: np.ndarray, caption: str) -> Image.Image
     camera = _Camera(centre, 0.55 * width, (width / 2, height * 0.52))
     _draw_ground(pen, camera, centre, (width, height))
     ground = segments * (1, 1, 0)
-    for ends, thick in zip(ground, radius):
+    for ends, thick in zip(ground, radius.tolist()):
         _stroke(pen, camera, ends, thick, _LINE)  # shadow
     depth = camera.depth(segments.mean(axis=1))
     near, far = depth.min(), depth.max()
     for i in np.argsort(-depth):
         share = (far - depth[i]) / max(far - near, 1e-6)
         colour = tuple(round(a + (b - a) * share) for a, b in zip(*_BODY))
-        _stroke(pen, camera, segments[i], radius[i], colour)
+        _stroke(pen, camera, segments[i], float(radius[i]), colour)
     if caption:
         pen.text((16, 12), caption, fill=(60, 60, 60), font_size=26)
     return image.resize(_SIZE, Image.Resampling.LANCZOS)
@@ -92,21 +92,15 @@ def _stroke(pen, camera: _Camera, ends: np.ndarray, radius: float, colour) -> No
 def _draw_ground(pen, camera: _Camera, centre: np.ndarray, size: tuple[int, int]) -> None:
     """A grid of one metre that stays in place while the camera moves."""
     reach = 12
-    corners = np.array([(-60, -60, 0), (-60, 60, 0), (60, 60, 0), (60, -60, 0)]) + centre * (
-        1,
-        1,
-        0,
-    )
     horizon = camera.project(centre * (1, 1, 0) + _ahead(camera) * 60)[0][1]
     pen.rectangle((0, max(0, horizon), *size), fill=_GROUND)
-    del corners
     x0, y0 = (math.floor(c) for c in centre[:2])
     for k in range(-reach, reach + 1):
         for line in (
             [(x0 + k, y0 - reach, 0), (x0 + k, y0 + reach, 0)],
             [(x0 - reach, y0 + k, 0), (x0 + reach, y0 + k, 0)],
         ):
-            points = np.linspace(*np.array(line, float), 25)
+            points = np.linspace(np.array(line[0], float), np.array(line[1], float), 25)
             points = points[camera.depth(points) > 0.3]
             if len(points) > 1:
                 pen.line([tuple(p) for p in camera.project(points)[0]], fill=_LINE, width=2)

@@ -26,8 +26,7 @@ from jaxagent.training.devices import AXIS, Layout
 from jaxagent.types import Env, EnvState, Trajectory
 
 
-@struct.dataclass(kw_only=True)
-class TrainState:
+class TrainState(struct.PyTreeNode, kw_only=True):
     """Everything a run needs to go on; what a checkpoint holds."""
 
     agent: PPOState
@@ -95,7 +94,8 @@ class Trainer:
             jax.vmap(self.guidance.observe_evaluation),
             out_shardings=self._placed(self.specs().guidance),
         )
-        return Programs(*compiled, observe, time.perf_counter() - begin)
+        iterate, evaluate = compiled
+        return Programs(iterate, evaluate, observe, time.perf_counter() - begin)
 
     def compile_evaluation(
         self, state: TrainState

@@ -11,7 +11,7 @@ from jaxagent.types import Env, Simulator
 
 
 def counter(limit: float = 1e9) -> ProbeSimulator:
-    """Counts steps from a random start in [0, 1); terminates above `limit`; reward is the action."""
+    """Counts steps from a start in [0, 1); terminates above `limit`; the reward is the action."""
 
     def advance(observation, action):
         after = observation + 1.0
@@ -113,7 +113,11 @@ def test_an_explosion_terminates_and_stays_contained():
         "explodes",
         1,
         lambda key: jnp.zeros(1),
-        lambda o, a: (jnp.where(o + 1 > 2, jnp.nan, o + 1), jnp.where(o[0] > 1, jnp.inf, 1.0), False),
+        lambda o, a: (
+            jnp.where(o + 1 > 2, jnp.nan, o + 1),
+            jnp.where(o[0] > 1, jnp.inf, 1.0),
+            False,
+        ),
     )
     _, _, after, step = play(VectorEnv(simulator), 2, 7)
     np.testing.assert_array_equal(step.terminated[:, 0], [0, 0, 1, 0, 0, 1, 0])

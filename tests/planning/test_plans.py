@@ -15,7 +15,8 @@ def test_yaml_and_json_say_the_same(tmp_path):
         "sub_goals:\n  - target: [5, 5.5]\n  - {target: [1e1, 10], radius: 0.5, heading: 45}\n"
     )
     json_file.write_text(
-        '{"sub_goals": [{"target": [5, 5.5]},\n {"target": [1e1, 10], "radius": 0.5, "heading": 45}]}'
+        '{"sub_goals": [{"target": [5, 5.5]},\n'
+        ' {"target": [1e1, 10], "radius": 0.5, "heading": 45}]}'
     )
     expected = (SubGoal((5.0, 5.5)), SubGoal((10.0, 10.0), 0.5, 45.0))
     assert load_plan(yaml_file).sub_goals == expected == load_plan(json_file).sub_goals

@@ -1,6 +1,6 @@
 """A real run of the trainer on a probe environment, small enough to be killed twenty times.
 
-Also a program: `python tests/training/probe_run.py FOLDER [options]` trains in a process of its own.
+Also a program: `python tests/training/probe_run.py FOLDER` trains in a process of its own.
 """
 
 import argparse
