@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from envs.text.bridge import BatchEnv
+from envs.text.demonstrations import demonstrate
 from envs.text.describe import opening_text
 from envs.text.engine import admissible_commands, step
 from envs.text.household import presence
@@ -89,6 +90,7 @@ def test_subgoals_are_asked_for_one_by_one_with_results_and_history():
         ("put apple in/on fridge", True),
         ("put apple 1 in/on fridge 1", True),
         ("use desklamp", True),
+        ("find apple", True),
         ("put apple", False),
         ("go to fridge 1", False),
         ("eat apple", False),
@@ -135,6 +137,32 @@ def test_subgoals_have_a_limit_of_steps():
     agent = agent_for(game, Scripted("take unicorn"), subgoal_steps=3)
     run(agent, game, steps=5)
     assert agent.results[0] == Result("take unicorn", "took too many steps")
+
+
+def test_subgoals_may_name_one_thing_and_one_place():
+    game = small_game("two")
+    planner = Scripted("find apple 1", "take apple 1", "heat apple 1", "put apple 1 in/on fridge 1")
+    agent = agent_for(game, planner)
+    _, commands = run(agent, game, steps=16)
+    assert "take apple 1 from fridge 1" in commands
+    assert "move apple 1 to fridge 1" in commands
+    assert [result.outcome for result in agent.results[:4]] == ["done"] * 4
+    assert not any("apple 2" in command for command in commands)
+
+
+@pytest.mark.parametrize("expert", ["searching", "omniscient"])
+def test_the_loop_follows_the_subgoals_of_demonstrations(expert, generated):
+    """What a planner learns from demonstrations must be what the loop can carry out."""
+    won = 0
+    for made in generated:
+        subgoals = demonstrate(made.game, expert, horizon=150)["subgoals"]
+        assert all(map(allowed_subgoal, subgoals))
+        plan = [aim for aim, before in zip(subgoals, ["", *subgoals]) if aim != before]
+        agent = TextAgent(
+            Scripted(*plan), AdmissibleWorker(prior), opening_text(made.game, made.game.initial)
+        )
+        won += run(agent, made.game, 60)[0]
+    assert won >= 0.9 * len(generated)
 
 
 class Stubborn:
