@@ -70,7 +70,7 @@ class StockEnv:
         self.num_envs = num_envs
         self.horizon = horizon
         self.rewards = rewards or Rewards()
-        self._players = [_new_player() for _ in range(num_envs)]
+        self._players = [stock_player() for _ in range(num_envs)]
         self._tasks: list[Task | None] = [None] * num_envs
         self._paid: list[set[Event]] = [set() for _ in range(num_envs)]
         self._last = [
@@ -183,7 +183,17 @@ _MISSING = (
 )
 
 
-def _new_player() -> Any:
+def stock_player() -> Any:
+    """One game of the stock engine, with ``load(path)``, ``reset()`` and ``step(command)``.
+
+    Unlike `StockEnv` it goes on after a win. Loading changes ``sys.argv`` and ``sys.stdout``.
+
+    Returns:
+        The package's own environment in its naming wrapper.
+
+    Raises:
+        ImportError: the extra ``alfworld`` is not installed.
+    """
     try:
         import textworld  # pyright: ignore[reportMissingImports]
         from alfworld.agents.environment.alfred_tw_env import (  # pyright: ignore[reportMissingImports]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import text_parity
 from envs.text.alfworld import StockEnv, stock_version, written_game
 from envs.text.bridge import BatchEnv
 from envs.text.describe import opening_text
@@ -128,13 +129,33 @@ def test_the_missing_extra_is_named(monkeypatch):
 
 @pytest.mark.alfworld
 @installed
-def test_live_walks_over_generated_games(tmp_path):
-    for number, made in enumerate(generate_games(6, 31, "unseen")):
+def test_live_walks_find_no_difference_and_can_be_continued(tmp_path, capsys):
+    out = tmp_path / "parity.jsonl"
+    arguments = ["--generated", "--steps", "15", "--out", str(out)]
+    assert text_parity.main(["--games", "3", *arguments]) == 0
+    assert text_parity.main(["--games", "6", *arguments]) == 0
+    assert "6 games, 90 steps, 0 games differ" in capsys.readouterr().out
+    assert len(out.read_text().splitlines()) == 6
+
+
+@pytest.mark.alfworld
+@installed
+def test_live_walks_do_find_a_difference(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("benchmarks.text_parity.opening_text", lambda game, state: "Hello.")
+    out = tmp_path / "parity.jsonl"
+    assert text_parity.main(["--generated", "--games", "1", "--out", str(out)]) == 1
+    assert "1 games differ" in capsys.readouterr().out
+
+
+@pytest.mark.alfworld
+@installed
+def test_the_two_engines_are_the_same_behind_the_protocol(tmp_path):
+    for number, made in enumerate(generate_games(3, 31, "unseen")):
         rng = random.Random(number)
         path = written_game(made.game_data, str(tmp_path))
         ours, stock = BatchEnv(1), StockEnv(1)
         seen = [env.reset([path]) for env in (ours, stock)]
-        for _ in range(20):
+        for _ in range(12):
             (text, info), (stock_text, stock_info) = seen
             assert text == stock_text
             assert info.admissible == stock_info.admissible
