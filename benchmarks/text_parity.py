@@ -75,7 +75,7 @@ def compare(
     """
     rng, game = random.Random(seed), load_game(path)
     state, plan = game.initial, (shortest_plan(game) or []) if follow_plan else []
-    player.load(str(path))
+    player.load(json.loads(path.read_text(encoding="utf-8")))
     stock = player.reset()
     difference = _difference(game, state, opening_text(game, state), stock)
     commands: list[str] = []

@@ -7,6 +7,7 @@ cannot be mended: about 0.8 MB is lost per game loaded, and it must stay in one 
 """
 
 import contextlib
+import json
 import re
 import sys
 import tempfile
@@ -98,7 +99,8 @@ class StockEnv:
         tasks = [load_game(path).task for path in paths]
         for slot, path, task in zip(chosen, paths, tasks):
             with _process_state_kept():
-                self._players[slot].load(str(path))
+                # As a document: the package leaves the files that it opens itself open.
+                self._players[slot].load(json.loads(path.read_text(encoding="utf-8")))
                 state = self._players[slot].reset()
             self._tasks[slot], self._paid[slot] = task, set()
             self._last[slot] = SlotStep(
@@ -184,7 +186,7 @@ _MISSING = (
 
 
 def stock_player() -> Any:
-    """One game of the stock engine, with ``load(path)``, ``reset()`` and ``step(command)``.
+    """One game of the stock engine, with ``load(document)``, ``reset()`` and ``step(command)``.
 
     Unlike `StockEnv` it goes on after a win. Loading changes ``sys.argv`` and ``sys.stdout``.
 
@@ -248,8 +250,6 @@ def written_game(data: dict, folder: str | None = None) -> Path:
     Returns:
         The path of the file.
     """
-    import json
-
     path = Path(folder or tempfile.mkdtemp(prefix="household-")) / "game.tw-pddl"
     path.write_text(json.dumps(data))
     return path
