@@ -13,6 +13,7 @@ import argparse
 import ast
 import copy
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -195,41 +196,69 @@ def warm_up() -> None:
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
     os.environ["JAXAGENT_CACHE"] = str(ROOT / ".cache" / "jax-mutants")
     sys.dont_write_bytecode = True
-    import pytest  # noqa: F401
+    for name in ("jax.test_util", "jaxtyping", "beartype.door", "hypothesis.extra.numpy", "pytest"):
+        importlib.import_module(name)
 
 
-def digest(source: str, module: str) -> str:
-    """Changes with the mutant and with the tests that judge it."""
-    tests = [ROOT / "tests" / "losses" / f"{f}.py" for f in TESTS.get(module, [f"test_{module}"])]
-    tests += [ROOT / "tests" / "losses" / f for f in ("table.py", "test_table.py")]
-    parts = [source, *(t.read_text() for t in tests)]
-    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+def fingerprint(source: str) -> str:
+    """Changes with the code, not with its docstrings and comments."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        documented = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)
+        if documented and ast.get_docstring(node):
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def judges(module: str) -> str:
+    """Changes with the tests that judge a module."""
+    files = [*TESTS.get(module, [f"test_{module}"]), "table", "test_table"]
+    text = "".join((ROOT / "tests" / "losses" / f"{f}.py").read_text() for f in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Judge:
+    """Judges mutants until the time is over, and remembers every verdict."""
+
+    def __init__(self, folder: Path, seconds: float):
+        self.folder, self.end = folder, time.monotonic() + seconds
+        self.state = json.loads(STATE.read_text()) if STATE.exists() else {}
+
+    def is_known(self, label: str, source: str, module: str) -> bool:
+        """Whether there is a verdict: one that was caught stays caught when tests are added."""
+        entry = self.state.get(label, {})
+        if entry.get("source") != fingerprint(source):
+            return False
+        return entry["caught"] or entry["tests"] == judges(module)
+
+    def judge(self, label: str, source: str, file: str) -> bool | None:
+        """Whether the mutant is caught; None where there was no time to find out."""
+        module = file.removesuffix(".py")
+        if not self.is_known(label, source, module):
+            if time.monotonic() > self.end:
+                return None
+            entry = {"source": fingerprint(source), "tests": judges(module)}
+            self.state[label] = entry | {"caught": is_caught(source, file, self.folder)}
+            STATE.parent.mkdir(exist_ok=True)
+            STATE.write_text(json.dumps(self.state, indent=0, ensure_ascii=False))
+        return self.state[label]["caught"]
 
 
 def run(files: list[str], seconds: float) -> dict[str, bool]:
-    """Judge mutants until the time is over; those judged before come from the state."""
-    state = json.loads(STATE.read_text()) if STATE.exists() else {}
-    started, found, waiting = time.monotonic(), {}, 0
+    """The verdict on every mutant for which there was time."""
+    found, waiting = {}, 0
     with tempfile.TemporaryDirectory() as name:
         copy_of_the_tree(Path(name))
+        judge = Judge(Path(name), seconds)
         for file in files:
+            if judge.judge(f"{file} unchanged", (LOSSES / file).read_text(), file):
+                raise SystemExit(f"the tests of {file} fail on the unchanged code")
             for label, source in mutants(LOSSES / file):
-                # A mutant that was caught once stays caught when tests are added.
-                key = hashlib.sha256(source.encode()).hexdigest()[:16]
-                entry = state.get(label, {})
-                known = entry.get("source") == key and (
-                    entry["caught"] or entry["tests"] == digest(source, file[:-3])
-                )
-                if not known and time.monotonic() - started < seconds:
-                    caught = is_caught(source, file, Path(name))
-                    entry = {"source": key, "tests": digest(source, file[:-3]), "caught": caught}
-                    state[label], known = entry, True
-                    STATE.parent.mkdir(exist_ok=True)
-                    STATE.write_text(json.dumps(state, indent=0, ensure_ascii=False))
-                    print("caught  " if caught else "SURVIVED", label, flush=True)
-                if known:
-                    found[label] = entry["caught"]
-                waiting += not known
+                caught = judge.judge(label, source, file)
+                if caught is None:
+                    waiting += 1
+                else:
+                    found[label] = caught
     if waiting:
         print(f"{waiting} mutants are still waiting: run again to go on")
     return found
@@ -251,7 +280,7 @@ def report(found: dict[str, bool]) -> int:
 
 def main() -> int:
     """Read the command line, check that the unchanged code passes, and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     every = sorted(p.name for p in LOSSES.glob("*.py") if p.name != "__init__.py")
     parser.add_argument("files", nargs="*", default=every, help="files of jaxagent/losses")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this long")

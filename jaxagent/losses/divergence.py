@@ -17,7 +17,7 @@ def importance_ratio(log_ratio: jax.Array) -> jax.Array:
     overflows and clipping would lose the gradient. Below the bound it is eˣ exactly.
     """
     bounded = jnp.minimum(log_ratio, LOG_RATIO_BOUND)
-    return jnp.exp(bounded) * (1.0 + jnp.maximum(log_ratio - LOG_RATIO_BOUND, 0.0))
+    return jnp.exp(bounded) * (1.0 + (log_ratio - bounded))
 
 
 @checked

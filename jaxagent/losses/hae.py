@@ -37,13 +37,13 @@ def hae_advantages(
 ) -> HAEAdvantages:
     """Hierarchical advantage estimates (HiPER, 2602.16165).
 
-    Segments begin at turn 0, at every switch and after every episode end; segment i, from sᵢ,
-    lasts dᵢ turns.
-
         low     δₜ = rₜ + γₜ V′ − V_low(sₜ),  V′ = V_low(s′ₜ) inside, V_high(s′ₜ) at the end
                 A_low,t = δₜ + γₜ λ_turn A_low,t+1, cut at the segment's end
         high    A_high,i = Rᵢ + γ^{dᵢ} (V_high(sᵢ₊₁) + λ_segment A_high,i+1) − V_high(sᵢ)
         switch  A_switch,t = Σ_{j≥t in segment} γ^{j−t} rⱼ + γ^{…} V_high(sᵢ₊₁) − V_switch(sₜ)
+
+    Segments begin at turn 0, at every switch and after every episode end; segment i, from sᵢ,
+    lasts dᵢ turns and earns Rᵢ = Σⱼ γʲ r.
 
     Args:
         reward: rₜ of the turn.

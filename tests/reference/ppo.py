@@ -11,7 +11,7 @@ def clipped_surrogate(log_prob, behaviour_log_prob, advantage, clip_epsilon):
         ratio = math.exp(log_prob[i] - behaviour_log_prob[i])
         if advantage[i] >= 0:
             out[i] = advantage[i] * min(ratio, 1 + clip_epsilon)
-        else:
+        else:  # the worse of the two is the one with the greater ratio
             out[i] = advantage[i] * max(ratio, 1 - clip_epsilon)
     return out
 
