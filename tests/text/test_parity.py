@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -121,10 +122,13 @@ def test_searching_expert_on_the_seen_panel():
     assert won >= 0.95 * len(games)
 
 
-def test_the_missing_extra_is_named(monkeypatch):
+def test_the_missing_extra_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "textworld", None)
-    with pytest.raises(ImportError, match=r"pip install 'jaxagent\[alfworld\]'"):
+    named = r"pip install 'jaxagent\[alfworld\]'"
+    with pytest.raises(ImportError, match=named):
         StockEnv(1)
+    assert text_parity.main(["--generated", "--games", "1", "--out", str(tmp_path / "x")]) == 2
+    assert re.search(named, capsys.readouterr().err)
 
 
 @pytest.mark.alfworld
