@@ -37,7 +37,8 @@ from benchmarks.measurement import (
     spread,
     without_nan,
 )
-from experiments.ant_guidance import AntConfig, build, preset
+from experiments.ant_config import AntConfig, preset
+from experiments.ant_guidance import build
 from jaxagent.agents.ppo import PPOConfig
 from jaxagent.planning.guidance import GuidanceConfig
 from jaxagent.training.config import RunConfig

@@ -17,7 +17,7 @@ from benchmarks.ppo_throughput import (
     throughput_ratio,
     until_return,
 )
-from experiments.ant_guidance import AntConfig
+from experiments.ant_config import AntConfig
 from tests.training.probe_run import LENGTH, NUM_ENVS, make_trainer, run_config
 
 

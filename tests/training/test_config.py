@@ -6,7 +6,7 @@ import inspect
 import pytest
 import yaml
 
-from experiments.ant_guidance import AntConfig, read_command_line
+from experiments.ant_config import AntConfig, read_command_line
 from jaxagent.training.config import RunConfig, overlay, read_yaml, to_plain
 
 

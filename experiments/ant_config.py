@@ -1,0 +1,169 @@
+"""Options of `experiments.ant_guidance`: preset, file and command line, checked together."""
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from envs.ant import TASKS
+from envs.brax_env import BACKENDS
+from jaxagent.agents.ppo import PPOConfig
+from jaxagent.planning.guidance import GuidanceConfig
+from jaxagent.training.config import (
+    PLACEMENT,
+    RunConfig,
+    overlay,
+    parse_command_line,
+    read_yaml,
+    refuse,
+)
+from jaxagent.training.run_folder import CONFIG_FILE
+
+PROGRAM = "python -m experiments.ant_guidance"
+DESCRIPTION = (
+    "Train a Brax Ant with action guidance: R_total = R_env + lambda * R_guidance. Every "
+    "evaluation is without guidance."
+)
+PRESETS = ("auto", "cpu", "gpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class AntConfig:
+    """Options of the Ant with action guidance."""
+
+    task: str = "run"
+    """run (Brax's reward) or corner (sparse: arrive within 1 m of (10, 10) metres)."""
+    backend: str = "spring"
+    """Physics: spring, positional, generalized or mjx."""
+    planner: str = "rule"
+    """Who plans sub-goals for the plan terms: rule (a straight line), or a YAML / JSON file."""
+    preset: str = "auto"
+    """Sizes for cpu or gpu; auto is gpu where there is an accelerator."""
+    config: str | None = None
+    """YAML file of options; the command line wins over it, it wins over the preset."""
+    compare: bool = False
+    """Train the same seeds a second time without guidance, and draw both."""
+    removal_test: int = 0
+    """Train on without guidance for this many iterations at the end, and report the drop."""
+    distill_from: str | None = None
+    """Run folder of a trained teacher: learn from R_env and KL to the teacher, unguided."""
+    resume: bool = False
+    """Go on with a run (--name, or the newest) from its last checkpoint."""
+    dry_run: bool = False
+    """Print the resolved configuration and what it amounts to; train nothing, write nothing."""
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
+    guidance: GuidanceConfig = dataclasses.field(default_factory=GuidanceConfig)
+
+    def __post_init__(self):
+        for name, known in (("task", TASKS), ("backend", BACKENDS), ("preset", PRESETS)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} ({getattr(self, name)}) must be one of {', '.join(known)}"
+                )
+        if self.removal_test < 0:
+            raise ValueError(f"removal_test ({self.removal_test}) must be at least 0")
+        if self.compare and self.distill_from:
+            raise ValueError("compare and distill_from cannot be combined: a student is unguided")
+        if self.compare and self.removal_test:
+            raise ValueError("compare and removal_test cannot be combined: choose one")
+        batch, groups = self.run.num_envs * self.run.unroll_length, self.ppo.shuffle_groups
+        if self.run.num_envs % groups:
+            raise ValueError(
+                f"num_envs ({self.run.num_envs}) must be divisible by shuffle_groups ({groups})"
+            )
+        if batch % (groups * self.ppo.num_minibatches):
+            raise ValueError(
+                f"num_envs * unroll_length ({self.run.num_envs} * {self.run.unroll_length}) must "
+                f"be divisible by shuffle_groups * num_minibatches ({groups} * "
+                f"{self.ppo.num_minibatches})"
+            )
+        if self.planner != "rule" and not pathlib.Path(self.planner).is_file():
+            raise ValueError(f"planner ({self.planner}) must be rule or an existing plan file")
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that the learning-rate schedules stretch over; a removal test needs some."""
+        return self.run.num_iterations + self.removal_test
+
+
+def preset(name: str, task: str) -> AntConfig:
+    """The defaults for a kind of machine and a task.
+
+    Args:
+        name: "cpu" or "gpu".
+        task: decides which guidance is on: velocity for run, the plan for corner.
+    """
+    sizes = {
+        "cpu": RunConfig(total_steps=2_000_000, num_envs=256, unroll_length=16),
+        "gpu": RunConfig(total_steps=30_000_000, num_envs=2048, unroll_length=16),
+    }
+    minibatches = {"cpu": 4, "gpu": 16}
+    # To run, a horizon of 1.7 simulated seconds is enough and learns faster; not to fall on the
+    # way to a point 14 metres away needs more.
+    discount = {"run": 0.97, "corner": 0.99}
+    terms = {"run": ("velocity_saturated",), "corner": ("plan",)}
+    return AntConfig(
+        task=task,
+        preset=name,
+        run=sizes[name],
+        ppo=PPOConfig(num_minibatches=minibatches[name], discount_factor=discount[task]),
+        guidance=GuidanceConfig(guidance_terms=terms[task]),
+    )
+
+
+def read_command_line(arguments: Sequence[str], machine: str) -> AntConfig:
+    """Preset, then --config, then the command line; on a mistake one line and status 2.
+
+    Args:
+        arguments: without the program's name.
+        machine: the preset that auto stands for, "cpu" or "gpu".
+    """
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("task", "preset", "config"):
+        early.add_argument(f"--{name}")
+    known, _ = early.parse_known_args(list(arguments))
+    try:
+        file = read_yaml(known.config) if known.config else {}
+        task = known.task or str(file.get("task", "run"))
+        chosen = known.preset or str(file.get("preset", "auto"))
+        chosen = machine if chosen == "auto" else chosen
+        if task not in TASKS or chosen not in PRESETS:
+            AntConfig(task=task, preset=chosen)  # says which is wrong
+        default = overlay(preset(chosen, task), file, str(known.config))
+    except ValueError as error:
+        refuse(str(error))
+    return parse_command_line(AntConfig, arguments, default, PROGRAM, DESCRIPTION)
+
+
+def continued(config: AntConfig, folder: pathlib.Path, arguments: Sequence[str]) -> AntConfig:
+    """The configuration of a run that is taken up again: its own, only placed anew.
+
+    Raises:
+        ValueError: the command line asks for something else than was begun.
+    """
+    path = folder / CONFIG_FILE
+    saved = overlay(AntConfig(), read_yaml(path), str(path))
+    asked = parse_command_line(AntConfig, arguments, saved, PROGRAM, DESCRIPTION)
+    placement = {name: getattr(asked.run, name) for name in PLACEMENT}
+    placed = dataclasses.replace(
+        saved, resume=True, run=dataclasses.replace(saved.run, **placement)
+    )
+    ignored = {"resume": True, "preset": saved.preset, "config": saved.config}
+    wanted = dataclasses.replace(
+        asked, **ignored, run=dataclasses.replace(asked.run, name=saved.run.name)
+    )
+    for part in ("run", "ppo", "guidance"):
+        _refuse_changes(getattr(placed, part), getattr(wanted, part), folder)
+    _refuse_changes(placed, wanted, folder)
+    return placed
+
+
+def _refuse_changes(saved, asked, folder: pathlib.Path) -> None:
+    for field in dataclasses.fields(saved):
+        before, after = getattr(saved, field.name), getattr(asked, field.name)
+        if before != after and not dataclasses.is_dataclass(before):
+            raise ValueError(
+                f"resume: {folder} was begun with {field.name} {before}, not {after}; "
+                "start another run to change it"
+            )
