@@ -78,7 +78,7 @@ def _expected(annotation: Any) -> str:
 def _found(value: Any) -> str:
     if isinstance(value, jax.Array):
         return f"{value.dtype}{list(value.shape)}"
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    if hasattr(value, "__array__"):
         kind = f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
         return f"{kind} {value.dtype}{list(value.shape)} (convert it with jax.numpy.asarray)"
     return f"{type(value).__name__} {value!r}"[:120]
@@ -112,8 +112,11 @@ def require_range(
 
 
 def require_forward(function: str, name: str, ids: jax.Array, mask: jax.Array) -> jax.Array:
-    """Refuse live ids that decrease along the leading axis; say which columns do not."""
-    backward = (mask[1:] & mask[:-1]) & (ids[1:] < ids[:-1])
+    """Refuse live ids that decrease along the leading axis; say which columns do not.
+
+    Dead entries follow the live ones, so that before a live one stands a live one.
+    """
+    backward = mask[1:] & (ids[1:] < ids[:-1])
     if not isinstance(backward, Tracer) and bool(backward.any()):
         index = tuple(int(i[0]) for i in jnp.nonzero(backward))
         later = (index[0] + 1, *index[1:])

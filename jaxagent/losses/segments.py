@@ -31,7 +31,7 @@ class _Cut(NamedTuple):
 def _cut(function: str, segment_id: jax.Array, mask: jax.Array, num_segments: int) -> _Cut:
     inside = require_range(function, "segment_id", segment_id, mask, num_segments)
     is_sound = require_forward(function, "segment_id", segment_id, mask) & inside.all(axis=0)
-    same = mask[1:] & mask[:-1] & (segment_id[1:] == segment_id[:-1])
+    same = mask[1:] & (segment_id[1:] == segment_id[:-1])
     nothing = jnp.zeros_like(mask[:1])
     return _Cut(
         continues=jnp.concatenate([same, nothing]),

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxagent.losses import gae, lambda_returns, masked_mean, masked_whiten
+from jaxagent.losses.advantages import backward_recurrence
 from tests.losses.strategies import SHAPE, booleans, few, numbers, permutations
 
 jit_gae = jax.jit(lambda *arrays: gae(*arrays[:-1], gae_lambda=arrays[-1]))
@@ -37,6 +38,12 @@ def test_lambda_returns_worked_by_hand():
         gae_lambda=0.5,
     )
     np.testing.assert_allclose(found, [3.5, 6.0])
+
+
+def test_backward_recurrence_worked_by_hand():
+    # 3, then 2 + 0.5·3 = 3.5, then 1 + 2·3.5 = 8; the last decay has nothing to act on
+    found = backward_recurrence(jnp.array([1.0, 2.0, 3.0]), jnp.array([2.0, 0.5, 9.0]))
+    np.testing.assert_allclose(found, [8.0, 3.5, 3.0])
 
 
 def test_masked_statistics_worked_by_hand():
