@@ -49,8 +49,7 @@ def hae_advantages(
         reward: rₜ of the turn.
         discount: γₜ = γ·(1 − terminatedₜ).
         low_value: V_low(sₜ) of the sub-goal in force.
-        next_low_value: V_low(s′ₜ), s′ₜ the successor seen before any reset; used inside a
-            segment, and where the window cuts one.
+        next_low_value: V_low(s′ₜ), s′ₜ seen before any reset; also where the window cuts.
         high_value: V_high(sₜ).
         next_high_value: V_high(s′ₜ); its gradient is stopped in `low`.
         switch_value: V_switch(sₜ).
@@ -61,10 +60,9 @@ def hae_advantages(
         segment_lambda: λ_segment in [0, 1]; 0.95 in the paper.
 
     Returns:
-        low and switch at every live turn, high at boundaries, 0 elsewhere; is_boundary says
-        where a segment begins. Float32 or wider. None is whitened: each goes to its own
-        tokens (action; sub-goal; switch) and is whitened over those. With a switch at every
-        turn `high` is `gae`. Non-finite live input comes out non-finite.
+        low and switch at every live turn, high where a segment begins, 0 elsewhere, float32 or
+        wider. None is whitened: each goes to its own tokens (action; sub-goal; switch) and is
+        whitened over those. Non-finite live input comes out non-finite.
 
     Raises:
         TypeError: an argument has another dtype, or the axes differ.
@@ -83,28 +81,38 @@ def hae_advantages(
     reward, discount, low_value, next_low_value, high_value, next_high_value, switch_value = (
         jnp.where(mask, x, 0.0) for x in accumulate(reward, discount, *values)
     )
-    nothing = jnp.zeros_like(mask[:1])
-    is_cut = episode_end | ~jnp.concatenate([mask[1:], nothing])
-    is_boundary = mask & (switch | jnp.concatenate([~nothing, is_cut[:-1]]))
-    begins_next = jnp.concatenate([is_boundary[1:], nothing])
-    leaves = begins_next | is_cut
-
-    handed_over = begins_next | episode_end
-    following = jnp.where(handed_over, jax.lax.stop_gradient(next_high_value), next_low_value)
-    low = gae(reward, discount, low_value, following, leaves, gae_lambda=turn_lambda)
-
+    cut = _cut(switch, episode_end, mask)
+    handed_over = jnp.where(cut.hands_over, jax.lax.stop_gradient(next_high_value), next_low_value)
+    low = gae(reward, discount, low_value, handed_over, cut.leaves, gae_lambda=turn_lambda)
     to_end = backward_recurrence(
-        reward + jnp.where(leaves, discount * next_high_value, 0.0),
-        jnp.where(leaves, 0.0, discount),
+        reward + jnp.where(cut.leaves, discount * next_high_value, 0.0),
+        jnp.where(cut.leaves, 0.0, discount),
     )
     # The high advantage of the next boundary enters as λ (H − V_high) of its own return H.
-    carried = jnp.where(leaves, jnp.where(is_cut, 0.0, segment_lambda), 1.0)
+    carried = jnp.where(cut.leaves, jnp.where(cut.is_last, 0.0, segment_lambda), 1.0)
     following_value = jnp.concatenate([high_value[1:], jnp.zeros_like(high_value[:1])])
-    bootstrap = jnp.where(leaves, next_high_value - carried * following_value, 0.0)
+    bootstrap = jnp.where(cut.leaves, next_high_value - carried * following_value, 0.0)
     high_return = backward_recurrence(reward + discount * bootstrap, discount * carried)
     return HAEAdvantages(
         low=jnp.where(mask, low, 0.0),
-        high=jnp.where(is_boundary, high_return - high_value, 0.0),
+        high=jnp.where(cut.is_boundary, high_return - high_value, 0.0),
         switch=jnp.where(mask, to_end - switch_value, 0.0),
-        is_boundary=is_boundary,
+        is_boundary=cut.is_boundary,
     )
+
+
+class _Cut(NamedTuple):
+    """Where segments begin, where they end, and why."""
+
+    is_boundary: jax.Array
+    leaves: jax.Array
+    is_last: jax.Array
+    hands_over: jax.Array
+
+
+def _cut(switch: jax.Array, episode_end: jax.Array, mask: jax.Array) -> _Cut:
+    nothing = jnp.zeros_like(mask[:1])
+    is_last = episode_end | ~jnp.concatenate([mask[1:], nothing])
+    is_boundary = mask & (switch | jnp.concatenate([~nothing, is_last[:-1]]))
+    begins_next = jnp.concatenate([is_boundary[1:], nothing])
+    return _Cut(is_boundary, begins_next | is_last, is_last, begins_next | episode_end)
