@@ -136,23 +136,22 @@ def reached(achieved: jax.Array, goal: jax.Array) -> jax.Array:
     return (jnp.abs(achieved - goal).max(-1) < 0.5).astype(jnp.float32)
 
 
-def problems() -> list[Problem]:
-    """Every loss at every size that applies to it."""
-    found = []
+def sizes() -> dict[str, list[tuple[int, int]]]:
+    """Every loss, with the sizes that apply to it."""
+    found = {}
     for name in losses.__all__:
         function = getattr(losses, name)
-        if not inspect.isfunction(function) or name == "adaptive_lambda":
-            continue
-        axes = [getattr(p.annotation, "dim_str", "") for p in
-                inspect.signature(function).parameters.values()]  # fmt: skip
-        sizes = [TOKENS] if any("L" in a.split() for a in axes) else TRAJECTORIES
-        for size in sizes:
-            found.append(problem(name, function, size))
+        # The first state of the adaptive schedule is made on the host, once.
+        if inspect.isfunction(function) and name != "adaptive_lambda":
+            parameters = inspect.signature(function).parameters.values()
+            axes = " ".join(getattr(p.annotation, "dim_str", "") for p in parameters).split()
+            found[name] = [TOKENS] if "L" in axes else TRAJECTORIES
     return found
 
 
-def problem(name: str, function: Callable, size: tuple[int, int]) -> Problem:
+def problem(name: str, size: tuple[int, int]) -> Problem:
     """A loss with its options bound; everything else is an argument of the compiled program."""
+    function = getattr(losses, name)
     arrays, options = arguments(function, size), options_of(function)
     if name == "relabel":
         arrays = arrays[:-1]
@@ -348,14 +347,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peers = {"plain": plain_peers(), "rlax": rlax_peers()}
     if not peers["rlax"]:
         progress.print("rlax is not installed: beside the plain vmapped scan only")
-    for item in problems():
-        if options.only and item.name not in options.only:
+    for name, sizes_of_it in sizes().items():
+        if options.only and name not in options.only:
             continue
-        progress.print(f"{item.name} {item.size}")
-        own.append(measure(item, options.rounds))
-        for kind, functions in peers.items():
-            if item.name in functions:
-                beside.append(compare(item, kind, functions[item.name], options.rounds))
+        for size in sizes_of_it:
+            item = problem(name, size)
+            progress.print(f"{item.name} {item.size}")
+            own.append(measure(item, options.rounds))
+            for kind, functions in peers.items():
+                if name in functions:
+                    beside.append(compare(item, kind, functions[name], options.rounds))
     where["load_average_after"] = load_average()
     worst = bar(beside)
     console.print(own_table(own))

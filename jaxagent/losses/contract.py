@@ -62,7 +62,7 @@ def _complaint(function: str, bound: inspect.BoundArguments) -> str | None:
                     f"{function}: argument '{name}' must be {_expected(expected)}, "
                     f"found {_found(value)}{beside}"
                 )
-            if isinstance(value, jax.Array) and value.ndim:
+            if isinstance(value, jax.Array):
                 accepted.append(f"{name} {_found(value)}")
     return None
 

@@ -210,7 +210,7 @@ def adapt_lambda(
 
 @checked
 def scale_matched_lambda(
-    guidance_lambda: Float[Array, "*B"] | float | int,
+    guidance_lambda: Scalar | Float[Array, "*B"],
     env_std: Float[Array, "*B"],
     guidance_std: Float[Array, "*B"],
     *,

@@ -20,11 +20,10 @@ class Segments(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """Where segments go on after a step, where they begin, and which ids are sound."""
+    """Where segments go on after a step, where they begin, and which columns are sound."""
 
     continues: jax.Array
     is_first: jax.Array
-    ids: jax.Array
     is_sound: jax.Array
 
 
@@ -36,13 +35,12 @@ def _cut(function: str, segment_id: jax.Array, mask: jax.Array, num_segments: in
     return _Cut(
         continues=jnp.concatenate([same, nothing]),
         is_first=mask & ~jnp.concatenate([nothing, same]),
-        ids=jnp.where(mask & inside, segment_id, 0),
         is_sound=is_sound,
     )
 
 
 def _sum_by_segment(x: jax.Array, ids: jax.Array, num_segments: int) -> jax.Array:
-    """Sums over the steps of each id, column by column."""
+    """Sums over the steps of each id, column by column; what is 0 may have any id."""
 
     def column(values, column_ids):
         return jax.ops.segment_sum(values, column_ids, num_segments)
@@ -96,15 +94,16 @@ def sum_segments(
         backward_recurrence(jnp.where(cut.continues, 0.0, discount), inner),
     )
     total_reward, total_discount = (
-        jnp.where(cut.is_sound, _at_start(x, cut, num_segments), jnp.nan) for x in per_step
+        jnp.where(cut.is_sound, _at_start(x, cut, segment_id, num_segments), jnp.nan)
+        for x in per_step
     )
-    duration = _sum_by_segment(mask.astype(jnp.int32), cut.ids, num_segments)
+    duration = _sum_by_segment(mask.astype(jnp.int32), segment_id, num_segments)
     return Segments(total_reward, total_discount, duration, duration > 0)
 
 
-def _at_start(x: jax.Array, cut: _Cut, num_segments: int) -> jax.Array:
+def _at_start(x: jax.Array, cut: _Cut, segment_id: jax.Array, num_segments: int) -> jax.Array:
     """The value of each segment's first step."""
-    return _sum_by_segment(jnp.where(cut.is_first, x, 0.0), cut.ids, num_segments)
+    return _sum_by_segment(jnp.where(cut.is_first, x, 0.0), segment_id, num_segments)
 
 
 @checked
@@ -154,4 +153,5 @@ def td_credit(
     reward, discount, value, next_value = (jnp.where(mask, x, 0.0) for x in arrays)
     td_error = reward + discount * next_value - value
     discounted = backward_recurrence(td_error, jnp.where(cut.continues, discount, 0.0))
-    return jnp.where(cut.is_sound, _at_start(discounted, cut, num_segments), jnp.nan)
+    credit = _at_start(discounted, cut, segment_id, num_segments)
+    return jnp.where(cut.is_sound, credit, jnp.nan)

@@ -126,6 +126,12 @@ def test_scale_matching_worked_by_hand():
     assert all(jnp.isfinite(s).all() for s in slope(env, guidance))
 
 
+def test_a_scalar_lambda_goes_with_any_shape():
+    env, guidance = jnp.full((2, 3), 0.5), jnp.ones((2, 3))
+    found = jax.jit(lambda lam: scale_matched_lambda(lam, env, guidance, ratio=0.5))(1.0)
+    np.testing.assert_allclose(found, jnp.full((2, 3), 0.25))
+
+
 @few
 @given(numbers(0, 2), numbers(0, 5), numbers(0.0078125, 5))
 def test_scaled_guidance_never_exceeds_its_share(first, env, guidance):
