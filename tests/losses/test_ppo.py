@@ -37,6 +37,12 @@ def test_ppo_loss_worked_by_hand():
     np.testing.assert_allclose(jnp.stack(found), expected, rtol=1e-5)
 
 
+def test_a_ratio_on_the_edge_of_the_clip_is_not_clipped():
+    zero = jnp.zeros(3)
+    found = ppo_loss(*[zero] * 7, zero == 0, clip_epsilon=0.0, **COSTS)
+    assert found.clip_fraction == 0.0
+
+
 def test_value_clip_worked_by_hand():
     # V_old = 0, ε = 0.5, G = 2. V = 3: (3−2)² = 1 against (0.5−2)² = 2.25, half of it 1.125.
     # V = −3: 25 against (−0.5−2)² = 6.25, half of 25.

@@ -52,6 +52,12 @@ def test_token_clipped_loss_worked_by_hand():
     np.testing.assert_allclose(found.total, -0.05, rtol=1e-5)
 
 
+def test_a_ratio_on_the_edge_of_the_clip_is_not_clipped():
+    zero, mask = jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
+    found = token_clipped_loss(zero, zero, zero, mask, clip_epsilon=0.0, normalisation="token")
+    assert found.clip_fraction == 0.0
+
+
 def test_cross_entropy_worked_by_hand():
     # probabilities (½, ¼, ¼): −log ¼ and −log ½, mean 1.5 log 2
     logits = jnp.log(jnp.array([[[2.0, 1.0, 1.0]] * 3]))
