@@ -41,6 +41,11 @@ def test_schedules_worked_by_hand(at, linear, cosine, staged):
     np.testing.assert_allclose(staged_lambda(at, **STAGES), staged, rtol=1e-6)
 
 
+def test_the_refining_stage_may_be_empty():
+    stages = STAGES | {"refine_from": 0.7}
+    np.testing.assert_allclose([staged_lambda(x, **stages) for x in (0.6, 0.7)], [1.0, 0.0])
+
+
 def test_traced_stage_boundaries():
     def at(refine_from):
         return staged_lambda(
