@@ -169,7 +169,6 @@ def _unit_deviation(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Live deviations from the mean in standard deviations; zero when that is only rounding."""
     mean = masked_mean(x, mask)
     centred = jnp.where(mask, x - mean, 0.0)
-    centred = jnp.where(mask, centred - masked_mean(centred, mask), 0.0)
     variance = masked_mean(centred**2, mask)
     rounding = (4.0 * jnp.finfo(x.dtype).eps * jnp.abs(mean)) ** 2
     is_constant = variance <= rounding
