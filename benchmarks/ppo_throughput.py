@@ -8,7 +8,9 @@ Part return: wall seconds, everything included, until an evaluation gives a retu
 project's `cpu` preset against Brax's own settings for Ant with 512 environments.
 
 Brax runs twice: on one device, as it is shipped, where XLA may use every core, and on one device
-for each core, as here. The ratio on the last line is against the faster.
+for each core, which it does not do by itself but can be made to. The throughput ratio on the last
+line is against Brax as it is shipped; the other one is printed above it. The time to the return is
+compared with the faster of the two.
 """
 
 import argparse
@@ -18,9 +20,10 @@ import math
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -83,7 +86,7 @@ def our_epochs(config: AntConfig, iterations: int, evaluated: bool) -> Generator
         value, looked = None, perf_counter()
         if evaluated:
             report = evaluate(trainer, programs.evaluate, state, run.seed)[1]
-            returns = trainer.replicate(jax.numpy.array(report.episode_return))
+            returns = trainer.replicate(np.array(report.episode_return, np.float32))
             guidance = programs.observe_evaluation(state.guidance, returns)
             state, value = dataclasses.replace(state, guidance=guidance), report.mean
         now = perf_counter()
@@ -269,7 +272,13 @@ def _said(name: str, training: Iterable[Epoch], console: Console) -> Generator[E
 
 
 def throughput_ratio(rows: list[dict[str, Any]]) -> float:
-    """Our median steps a second over the faster peer's."""
+    """Our median steps a second over Brax's as it is shipped: the first peer, on one device."""
+    medians = [row["steps_per_second"]["median"] for row in rows]
+    return ratio(medians[0], medians[1])
+
+
+def throughput_ratio_to_fastest(rows: list[dict[str, Any]]) -> float:
+    """Our median steps a second over the fastest peer's, Brax given our device layout."""
     medians = [row["steps_per_second"]["median"] for row in rows]
     return ratio(medians[0], max(medians[1:]))
 
@@ -375,10 +384,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.part != "return":
             rows = measure_throughput(options.seed, options.rounds or 5, progress)
             console.print(throughput_table(rows))
-            console.print(f"compile time ratio: {compile_ratio(rows):.2f}")
+            console.print(f"compile time ratio, to the quickest: {compile_ratio(rows):.2f}")
+            fastest = throughput_ratio_to_fastest(rows)
+            console.print(f"throughput ratio to Brax with one device for each core: {fastest:.2f}")
             results["throughput"] = {
                 "rows": rows,
                 "ratio": throughput_ratio(rows),
+                "ratio_to_fastest": throughput_ratio_to_fastest(rows),
                 "compile_ratio": compile_ratio(rows),
             }
         if options.part != "throughput":
@@ -390,7 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     headline = "return" if options.part == "return" else "throughput"
     results["ratio"] = results[headline]["ratio"]
     if options.json:
-        write_report(options.json, without_nan(results))
+        write_report(options.json, cast(dict[str, Any], without_nan(results)))
     console.print(describe(results["machine"], results["machine"]["load_average_after"]))
     print(f"ratio: {results['ratio']:.2f}")
     return 1 if math.isnan(results["ratio"]) else 0
