@@ -127,7 +127,7 @@ def random_play(env, games, steps, seed):
 
 @pytest.fixture(scope="module")
 def two_workers():
-    env = WorkerEnv(5, 2, horizon=20, call_timeout=30.0)
+    env = WorkerEnv(5, 2, horizon=20, call_timeout=60.0)
     yield env
     env.close()
 
@@ -144,12 +144,12 @@ def test_a_dead_or_hung_worker_is_replaced_and_the_batch_goes_on(two_workers, ge
     two_workers.reset(games)
     two_workers.step(["look"] * 5)
     struck = two_workers.worker_ids[0]
-    two_workers.call_timeout = 1.0
+    two_workers.call_timeout = 3.0
     os.kill(struck, blow)
     began = time.monotonic()
     step = two_workers.step(["look"] * 5)
-    assert time.monotonic() - began < 10
-    two_workers.call_timeout = 30.0
+    assert time.monotonic() - began < 40
+    two_workers.call_timeout = 60.0
     assert step.truncated.tolist() == [True, True, False, False, False]
     assert step.info.lost.tolist() == [True, True, False, False, False]
     assert step.info.valid.tolist() == [False, False, True, True, True]
@@ -175,16 +175,16 @@ def test_a_refused_game_is_an_error_and_not_a_dead_worker(two_workers, tmp_path,
 def test_a_worker_that_hangs_in_the_middle_of_a_message_is_replaced(generated):
     """More data than a pipe holds: the sender would wait for ever for the rest to be read."""
     games = [made.game for made in generated] * 3
-    env = WorkerEnv(len(games), 1, call_timeout=30.0)
+    env = WorkerEnv(len(games), 1, call_timeout=60.0)
     try:
         env.reset(games)
-        env.call_timeout = 1.0
+        env.call_timeout = 3.0
         os.kill(env.worker_ids[0], signal.SIGSTOP)
         began = time.monotonic()
         _, info = env.reset(games)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
         assert info.lost.all()
-        env.call_timeout = 30.0
+        env.call_timeout = 60.0
         assert not env.reset(games)[1].lost.any()
     finally:
         env.close()

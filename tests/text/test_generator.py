@@ -16,9 +16,9 @@ from envs.text.task import TASK_TYPES, read_sentence
 
 
 def test_a_thousand_games_are_different_and_won_and_made_in_time():
-    began = time.perf_counter()
+    began = time.process_time()
     games = list(generate_games(1_000, 1))
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30
     assert len({made.name for made in games}) == 1_000
     contents = {made.game_data["pddl_problem"].partition("(:objects")[2] for made in games}
     assert len(contents) == 1_000
