@@ -1,0 +1,67 @@
+"""README is true: its snippets run, its commands exist, its links lead somewhere."""
+
+import importlib.util
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from experiments.ant_config import read_command_line
+from jaxagent.planning.plans import load_plan
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+COMMANDS = [
+    shlex.split(line, comments=True)
+    for block in blocks("bash")
+    for line in block.splitlines()
+    if "python -m " in line
+]
+
+
+@pytest.mark.parametrize("snippet", blocks("python"))
+def test_snippets_run(snippet, capsys):
+    exec(compile(snippet, "README.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_commands_name_modules_that_exist(words):
+    module = words[words.index("-m") + 1]
+    assert importlib.util.find_spec(module) is not None
+
+
+@pytest.mark.parametrize(
+    "words", [w for w in COMMANDS if "experiments.ant_guidance" in w], ids=" ".join
+)
+def test_options_of_the_main_job_are_accepted(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.yaml").write_text(blocks("yaml")[0])
+    read_command_line(words[words.index("experiments.ant_guidance") + 1 :], "cpu")
+
+
+def test_the_plan_is_a_plan(tmp_path):
+    (tmp_path / "plan.yaml").write_text(blocks("yaml")[0])
+    assert len(load_plan(tmp_path / "plan.yaml").sub_goals) == 2
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(((?!https?:)[^)#]+)", README))))
+def test_links_lead_somewhere(target):
+    assert (ROOT / target).exists()
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", "\n".join(blocks("bash")), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_nothing_is_left_to_fill_in():
+    assert "@@" not in README
