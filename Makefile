@@ -3,12 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: ant corner test check clean
+.PHONY: ant test check clean
 
-ant: $(VENV)/.installed          ## the main job: guided and unguided, curves, picture, checkpoint
-	$(BIN)/python -m experiments.ant_guidance --compare $(ARGS)
-
-corner: $(VENV)/.installed       ## the same on the sparse task, where guidance decides
+ant: $(VENV)/.installed          ## the main job, then the sparse task with and without guidance
+	$(BIN)/python -m experiments.ant_guidance $(ARGS)
 	$(BIN)/python -m experiments.ant_guidance --task corner --compare $(ARGS)
 
 test: $(VENV)/.installed-dev     ## the whole fast test suite
