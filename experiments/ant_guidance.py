@@ -214,9 +214,11 @@ def train_arms(config: AntConfig, folder: pathlib.Path, layout: Layout, reporter
     reporter.say(describe(config, layout, trainer, plan))
     reporter.say(f"run folder: {folder}")
     plain = to_plain(config)
-    write_config(folder, plain)
-    if jax.process_index() == 0:
-        write_report(folder / "plan.json", dump_plan(plan))
+    arms = {arm: folder / arm for arm in ARMS} if config.compare else {ARMS[0]: folder}
+    for place in dict.fromkeys((folder, *arms.values())):
+        write_config(place, plain)
+        if jax.process_index() == 0:
+            write_report(place / "plan.json", dump_plan(plan))
     seeds = range(config.run.seed, config.run.seed + config.run.num_seeds)
     programs = trainer.compile(trainer.init(list(seeds)))
     reporter.say(f"compiled in {programs.compile_seconds:.0f} s")
@@ -227,11 +229,9 @@ def train_arms(config: AntConfig, folder: pathlib.Path, layout: Layout, reporter
         latest[where] = evaluation
 
     latest: dict[pathlib.Path, Evaluation] = {}
-    arms = {arm: folder / arm for arm in ARMS} if config.compare else {ARMS[0]: folder}
     for arm, place in arms.items():
         if config.compare:
             reporter.say(f"arm: {arm}")
-            write_config(place, plain)
         guided = arm == ARMS[0] and teacher is None
         training = Arm(trainer, programs, config.run, place, reporter, guided, curves, plain)
         state, _ = training.train(resume=config.resume)
