@@ -188,6 +188,20 @@ def test_several_seeds_are_the_single_runs_side_by_side(arm, tmp_path):
     assert report.low <= report.mean <= report.high
 
 
+def test_seeds_in_one_vmap_are_the_seeds_one_after_the_other(arm):
+    """An accelerator takes all seeds at once, a CPU one after the other."""
+    at_once = dataclasses.replace(arm.trainer.layout, map_seeds=False)
+    results = []
+    for trainer in (arm.trainer, dataclasses.replace(arm.trainer, layout=at_once)):
+        state = trainer.init([0, 1])
+        programs = trainer.compile(state)
+        for _ in range(2):
+            state, _ = programs.iterate(state)
+        evaluation, _ = evaluate(trainer, programs.evaluate, state, 0)
+        results.append((bits(state.agent.policy_params), evaluation.episode_return))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *results)
+
+
 def test_evaluation_is_without_guidance_and_exploration(arm):
     """Its return is the sum of R_env under tanh(loc), computed here step by step."""
     trainer, simulator = arm.trainer, goal_reach()
