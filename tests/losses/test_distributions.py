@@ -189,3 +189,10 @@ def test_kl_is_zero_only_between_equals(loc_p, log_p, loc_q, log_q):
     assert (
         tanh_normal_kl(loc_p, scale_p, loc_q, scale_q) >= jnp.where(different, 1e-5, -1e-5)
     ).all()
+
+
+def test_the_first_action_out_of_range_is_nan_under_jit():
+    """Eagerly it is refused; under jit the last valid and the first invalid one are told apart."""
+    log_prob = jax.jit(categorical_log_prob)(jnp.zeros((2, 4)), jnp.array([3, 4]))
+    np.testing.assert_allclose(log_prob[0], -np.log(4.0), rtol=1e-6)
+    assert np.isnan(log_prob[1])

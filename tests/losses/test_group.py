@@ -219,3 +219,10 @@ def test_unknown_spread_is_named():
         grpo_advantages(
             jnp.ones(1), jnp.zeros(1, int), jnp.ones(1, bool), num_groups=1, spread="std"
         )
+
+
+def test_history_keys_have_as_many_levels_as_asked_for():
+    observation_id, end = jnp.array([5, 5, 7]), jnp.zeros(3, bool)
+    for num_levels in (1, 2, 3):
+        found = history_keys(observation_id, end, num_levels=num_levels)
+        assert found.shape == (num_levels, 3)
