@@ -142,29 +142,33 @@ def arguments(module: str, folder: Path) -> list[str]:
     return [*options, "-c", str(folder / "pyproject.toml"), *paths, "-k", selected]
 
 
-def proof(module: str, folder: Path) -> list[str]:
-    """A few tests that must pass on the unchanged code: that they do shows that all is in place."""
-    own = arguments(module, folder)
-    files = [option for option in own if option.endswith(".py") and "test_table" not in option]
-    return [*own[: own.index(files[0])], *files, "-k", "worked_by_hand"]
+def verdict(source: str, name: str, folder: Path) -> str:
+    """What the tests say of this source of a module: the first that fails, "" if all pass.
 
-
-def is_caught(source: str, name: str, folder: Path, choose=arguments) -> bool:
-    """Whether the tests fail, or use up their seconds of CPU, on this source of a module."""
+    Nothing else is a verdict: where pytest ends in any other way, or its seconds of CPU are used
+    up, that is an error and not a mutant caught.
+    """
     target = folder / "jaxagent" / "losses" / name
-    original = target.read_text()
+    original, failed = target.read_text(), folder / "failed"
     target.write_text(source)
+    failed.write_text("")
     try:
         child = os.fork()
         if child == 0:
-            _run_tests(choose(name.removesuffix(".py"), folder), folder)
-        return os.waitpid(child, 0)[1] != 0
+            _run_tests(arguments(name.removesuffix(".py"), folder), folder, failed)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
         target.write_text(original)
+    if status not in (0, 1, 2):
+        raise SystemExit(f"pytest ended with {status} on a mutant of {name}, which says nothing")
+    test = failed.read_text()
+    if bool(status) != bool(test):
+        raise SystemExit(f"pytest ended with {status} on {name} and named {test!r} as failed")
+    return test
 
 
-def _run_tests(chosen: list[str], folder: Path) -> None:
-    """In the child: run the tests in silence, and end with their status."""
+def _run_tests(chosen: list[str], folder: Path, failed: Path) -> None:
+    """In the child: run the tests in silence, note which failed, and end with their status."""
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_SECONDS, LIMIT_SECONDS))
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
@@ -173,7 +177,22 @@ def _run_tests(chosen: list[str], folder: Path) -> None:
     sys.path[:0] = [str(folder)]
     import pytest
 
-    os._exit(int(pytest.main(chosen, plugins=[_CompileFast()])))
+    os._exit(int(pytest.main(chosen, plugins=[_CompileFast(), _NoteFailure(failed)])))
+
+
+class _NoteFailure:
+    """Writes down the first test, or file that cannot even be imported, that fails."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed and not self.path.read_text():
+            self.path.write_text(report.nodeid)
+
+    def pytest_collectreport(self, report):
+        if report.failed and not self.path.read_text():
+            self.path.write_text(f"import of {report.nodeid}")
 
 
 class _CompileFast:
@@ -236,39 +255,38 @@ class Judge:
         entry = self.state.get(label, {})
         if entry.get("source") != fingerprint(source):
             return False
-        return entry["caught"] or entry["tests"] == judges(module)
+        return bool(entry["failed"]) or entry["tests"] == judges(module)
 
-    def judge(self, label: str, source: str, file: str) -> bool | None:
-        """Whether the mutant is caught; None where there was no time to find out."""
+    def judge(self, label: str, source: str, file: str) -> str | None:
+        """The test that caught the mutant, "" for none; None where there was no time."""
         module = file.removesuffix(".py")
         if not self.is_known(label, source, module):
             if time.monotonic() > self.end:
                 return None
-            caught = is_caught(source, file, self.folder)
-            entry = {"source": fingerprint(source), "tests": judges(module)}
-            self.state[label] = entry | {"caught": caught}
+            failed = verdict(source, file, self.folder)
+            entry = {"source": fingerprint(source), "tests": judges(module), "failed": failed}
+            self.state[label] = entry
             STATE.parent.mkdir(exist_ok=True)
             STATE.write_text(json.dumps(self.state, indent=0, ensure_ascii=False))
-        return self.state[label]["caught"]
+        return self.state[label]["failed"]
 
 
 def run(files: list[str], seconds: float) -> dict[str, bool]:
-    """The verdict on every mutant for which there was time."""
+    """The verdict on every mutant for which there was time; the unchanged code goes first."""
     found, waiting = {}, 0
     with tempfile.TemporaryDirectory() as name:
         copy_of_the_tree(Path(name))
         judge = Judge(Path(name), seconds)
         for file in files:
-            if time.monotonic() < judge.end and is_caught(
-                (LOSSES / file).read_text(), file, judge.folder, proof
-            ):
-                raise SystemExit(f"the tests of {file} fail on the unchanged code")
+            failed = judge.judge(f"{file} unchanged", (LOSSES / file).read_text(), file)
+            if failed:
+                raise SystemExit(f"{failed} fails on the unchanged code of {file}")
             for label, source in mutants(LOSSES / file):
-                caught = judge.judge(label, source, file)
-                if caught is None:
+                failed = judge.judge(label, source, file)
+                if failed is None:
                     waiting += 1
                 else:
-                    found[label] = caught
+                    found[label] = bool(failed)
     if waiting:
         print(f"{waiting} mutants are still waiting: run again to go on")
     return found

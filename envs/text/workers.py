@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 from envs.text.bridge import BatchEnv, SlotStep, stack_steps
 from envs.text.engine import Event
 from envs.text.game import Game
@@ -31,7 +33,6 @@ from envs.text.protocol import (
 _START_TIMEOUT = 60.0
 _GRACE = 0.05
 _WATCH_PERIOD = 0.1
-_LOST_OBSERVATION = ""
 
 
 class WorkerEnv:
@@ -72,8 +73,7 @@ class WorkerEnv:
         ]
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True, name="text-env-watch").start()
-        self._last: list[SlotStep] = [_never_begun() for _ in range(num_envs)]
-        self._lost = [False] * num_envs
+        self._last = [_never_begun(len(worker.slots)) for worker in self._workers]
 
     @property
     def worker_ids(self) -> list[int]:
@@ -96,17 +96,15 @@ class WorkerEnv:
             GameFileError: a file cannot be played; environments of other workers are reset.
             ValueError: games and slots do not match.
         """
-        chosen = check_batch(self.num_envs, games, slots)
-        wanted = dict(zip(chosen, games))
-        for slot in chosen:
-            self._lost[slot] = False
+        wanted = dict(zip(check_batch(self.num_envs, games, slots), games))
         requests = []
-        for worker in self._workers:
+        for worker, last in zip(self._workers, self._last):
             own = [slot for slot in worker.slots if slot in wanted]
             local = [slot - worker.slots.start for slot in own]
+            last.info.lost[local] = False
             requests.append(("reset", [_portable(wanted[slot]) for slot in own], local))
         self._call(requests)
-        whole = stack_steps(self._last, self._lost)
+        whole = _joined(self._last)
         return whole.observations, whole.info
 
     def step(self, commands: Sequence[str]) -> TextStep:
@@ -124,7 +122,7 @@ class WorkerEnv:
         """
         check_commands(self.num_envs, commands)
         self._call([("step", [commands[slot] for slot in w.slots]) for w in self._workers])
-        return stack_steps(self._last, self._lost)
+        return _joined(self._last)
 
     def close(self) -> None:
         """Ends the workers."""
@@ -143,28 +141,17 @@ class WorkerEnv:
         deadline = time.monotonic() + self.call_timeout
         sent = [worker.send(request, deadline) for worker, request in zip(self._workers, requests)]
         failure: str | None = None
-        for worker, was_sent in zip(self._workers, sent):
+        for index, (worker, was_sent) in enumerate(zip(self._workers, sent)):
             answer = worker.receive(deadline) if was_sent else None
             if answer is None:
                 worker.replace()
-                for slot in worker.slots:
-                    self._lose(slot)
+                self._last[index] = _cut_off(self._last[index])
             elif isinstance(answer, str):
                 failure = failure or answer
             else:
-                for slot, part in zip(worker.slots, _unpacked(answer)):
-                    if not self._lost[slot]:
-                        self._last[slot] = part
+                self._last[index] = _keeping_lost(_unpacked(answer), self._last[index])
         if failure is not None:
             raise GameFileError(failure)
-
-    def _lose(self, slot: int) -> None:
-        last = self._last[slot]
-        if last.terminated or last.truncated:
-            self._last[slot] = last._replace(reward=0.0, event=None, valid=False)
-        else:
-            self._last[slot] = _never_begun()._replace(truncated=True, steps=last.steps)
-        self._lost[slot] = True
 
 
 class _Worker:
@@ -245,6 +232,7 @@ class _Worker:
 def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> None:
     """The worker's loop; it answers with `_packed` steps, or a text when a game is refused."""
     env = BatchEnv(num_envs, horizon=horizon, rewards=rewards)
+    handlers = {"step": env.step, "reset": lambda *given: stack_steps(env.reset_slots(*given))}
     while True:
         try:
             name, *arguments = pipe.recv()
@@ -253,28 +241,92 @@ def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> N
         if name == "close":
             return
         try:
-            pipe.send(_packed(getattr(env, f"{name}_slots")(*arguments)))
+            pipe.send(_packed(handlers[name](*arguments)))
         except GameFileError as error:
             pipe.send(str(error))
 
 
-def _packed(parts: list[SlotStep]) -> tuple:
-    """Columns of plain values: they cross a pipe several times faster than the tuples do."""
-    columns = [list(column) for column in zip(*parts)]
-    columns[4] = ["\n".join(commands) for commands in columns[4]]
-    columns[6] = [None if event is None else tuple(event) for event in columns[6]]
-    return tuple(columns)
+def _packed(step: TextStep) -> tuple:
+    """Whole columns of plain values: they cross a pipe several times faster than tuples do."""
+    info = step.info
+    admissible = ["\n".join(commands) for commands in info.admissible]
+    events = {slot: tuple(event) for slot, event in enumerate(info.event) if event is not None}
+    return (*step[:4], admissible, events, info.won, info.valid, info.steps)
 
 
-def _unpacked(columns: tuple) -> list[SlotStep]:
-    fields = list(columns)
-    fields[4] = [joined.split("\n") if joined else [] for joined in fields[4]]
-    fields[6] = [None if event is None else Event(*event) for event in fields[6]]
-    return [SlotStep(*row) for row in zip(*fields)]
+def _unpacked(packed: tuple) -> TextStep:
+    observations, rewards, terminated, truncated, admissible, events, won, valid, steps = packed
+    event: list[Event | None] = [None] * len(observations)
+    for slot, values in events.items():
+        event[slot] = Event(*values)
+    info = TextInfo(
+        admissible=[joined.split("\n") if joined else [] for joined in admissible],
+        won=won,
+        event=event,
+        valid=valid,
+        steps=steps,
+        lost=np.zeros(len(observations), bool),
+    )
+    return TextStep(observations, rewards, terminated, truncated, info)
 
 
-def _never_begun() -> SlotStep:
-    return SlotStep(_LOST_OBSERVATION, 0.0, False, False, [], False, None, False, 0)
+def _joined(blocks: list[TextStep]) -> TextStep:
+    """One step of the whole batch from those of its workers."""
+    observations, rewards, terminated, truncated, infos = zip(*blocks)
+    admissible, won, event, valid, steps, lost = zip(*infos)
+    chain = itertools.chain.from_iterable
+    info = TextInfo(
+        admissible=list(chain(admissible)),
+        won=np.concatenate(won),
+        event=list(chain(event)),
+        valid=np.concatenate(valid),
+        steps=np.concatenate(steps),
+        lost=np.concatenate(lost),
+    )
+    return TextStep(
+        observations=list(chain(observations)),
+        rewards=np.concatenate(rewards),
+        terminated=np.concatenate(terminated),
+        truncated=np.concatenate(truncated),
+        info=info,
+    )
+
+
+def _never_begun(num_envs: int) -> TextStep:
+    return stack_steps([SlotStep("", 0.0, False, False, [], False, None, False, 0)] * num_envs)
+
+
+def _cut_off(last: TextStep) -> TextStep:
+    """A block whose worker was lost: what ran is truncated, what had ended stays as it was."""
+    ended, num_envs = last.terminated | last.truncated, len(last.observations)
+    info = last.info._replace(
+        admissible=[[] for _ in range(num_envs)],
+        event=[None] * num_envs,
+        valid=np.zeros(num_envs, bool),
+        lost=np.ones(num_envs, bool),
+    )
+    return last._replace(
+        observations=[text if over else "" for text, over in zip(last.observations, ended)],
+        rewards=np.zeros(num_envs, np.float32),
+        truncated=last.truncated | ~ended,
+        info=info,
+    )
+
+
+def _keeping_lost(step: TextStep, last: TextStep) -> TextStep:
+    """Environments that were lost and not reset since stay as they were cut off."""
+    lost = last.info.lost
+    if not lost.any():
+        return step
+
+    def choose(new: Any, old: Any) -> Any:
+        if isinstance(new, np.ndarray):
+            return np.where(lost, old, new)
+        return [b if gone else a for a, b, gone in zip(new, old, lost)]
+
+    info = TextInfo(*map(choose, step.info, last.info))
+    observations, rewards, terminated, truncated = map(choose, step[:4], last[:4])
+    return TextStep(observations, rewards, terminated, truncated, info)
 
 
 def _portable(source: GameSource) -> GameSource:
