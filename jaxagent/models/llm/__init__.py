@@ -1,0 +1,1 @@
+"""A decoder of the Llama family: model, cache, files, adapters, generation."""

@@ -1,0 +1,244 @@
+"""What a Llama-family decoder looks like, read from and written to Hugging Face's `config.json`."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+ModelType = Literal["llama", "qwen2", "qwen3"]
+RopeKind = Literal["linear", "dynamic", "llama3", "yarn"]
+Dtype = Literal["float32", "bfloat16"]
+
+ARCHITECTURES: dict[str, str] = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the length that the model was trained on."""
+
+    kind: RopeKind
+    factor: float
+    original_max_positions: int
+    """Context length of pre-training, before the stretch."""
+    low_freq_factor: float = 1.0
+    """llama3: wavelengths beyond original_max_positions / low_freq_factor are stretched in full."""
+    high_freq_factor: float = 4.0
+    """llama3: wavelengths under original_max_positions / high_freq_factor are left alone."""
+    beta_fast: float = 32.0
+    """yarn: dimensions that turn more often than this over the context are left alone."""
+    beta_slow: float = 1.0
+    """yarn: dimensions that turn less often than this are stretched in full."""
+    attention_factor: float | None = None
+    """yarn: scale of the rotated queries and keys; None is 0.1 log(factor) + 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LlamaConfig:
+    """Sizes and switches of one decoder; hashable, so that it can be static under jit."""
+
+    model_type: ModelType = "llama"
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_positions: int
+    rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    norm_epsilon: float = 1e-5
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tie_embeddings: bool = False
+    initializer_range: float = 0.02
+    dtype: Dtype = "float32"
+    """In which the layers compute; norms, softmax and logits are float32 in either."""
+    remat: bool = False
+    """Recompute each layer in the backward pass instead of keeping its activations."""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{field.name} must be a positive integer, found {value!r}")
+        for name, allowed in (("model_type", ModelType), ("dtype", Dtype)):
+            if getattr(self, name) not in get_args(allowed):
+                raise ValueError(
+                    f"{name} must be one of {', '.join(get_args(allowed))}, "
+                    f"found {getattr(self, name)!r}"
+                )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads ({self.num_heads}) must be divisible by "
+                f"num_kv_heads ({self.num_kv_heads})"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim ({self.head_dim}) must be even: rotary pairs")
+
+    @classmethod
+    def tiny(cls, vocab_size: int = 2048, **changes: Any) -> "LlamaConfig":
+        """About 4 M parameters: trains from scratch on a CPU in minutes."""
+        sizes: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "hidden_size": 256,
+            "intermediate_size": 704,
+            "num_layers": 4,
+            "num_heads": 4,
+            "num_kv_heads": 2,
+            "head_dim": 64,
+            "max_positions": 1024,
+            "tie_embeddings": True,
+        }
+        return cls(**{**sizes, **changes})
+
+    @classmethod
+    def from_hf(cls, hf: Mapping[str, Any], *, dtype: Dtype = "float32") -> "LlamaConfig":
+        """Read the mapping that a `config.json` holds, of transformers 4 or 5.
+
+        Raises:
+            ValueError: the architecture, activation, rotary scaling or quantisation is not one
+                that this decoder computes, or a required field is missing; named in the message.
+        """
+        model_type = hf.get("model_type")
+        if model_type not in get_args(ModelType):
+            raise ValueError(
+                f"model_type {model_type!r} is not supported; "
+                f"supported: {', '.join(get_args(ModelType))} (SmolLM2 is 'llama')"
+            )
+        _refuse_unsupported(hf)
+        rope_theta, rope_scaling = _rope_from_hf(hf)
+        heads = _required(hf, "num_attention_heads")
+        biased = bool(hf.get("attention_bias", False))
+        return cls(
+            model_type=model_type,
+            vocab_size=_required(hf, "vocab_size"),
+            hidden_size=_required(hf, "hidden_size"),
+            intermediate_size=_required(hf, "intermediate_size"),
+            num_layers=_required(hf, "num_hidden_layers"),
+            num_heads=heads,
+            num_kv_heads=hf.get("num_key_value_heads") or heads,
+            head_dim=hf.get("head_dim") or _default_head_dim(hf, model_type),
+            max_positions=_required(hf, "max_position_embeddings"),
+            rope_theta=rope_theta,
+            rope_scaling=rope_scaling,
+            norm_epsilon=float(hf.get("rms_norm_eps", 1e-6)),
+            qkv_bias=model_type == "qwen2" or biased,
+            output_bias=biased and model_type != "qwen2",
+            mlp_bias=bool(hf.get("mlp_bias", False)),
+            qk_norm=model_type == "qwen3",
+            tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
+            initializer_range=float(hf.get("initializer_range", 0.02)),
+            dtype=dtype,
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The mapping for `config.json`, in the spelling that transformers 4 and 5 both read."""
+        hf: dict[str, Any] = {
+            "architectures": [ARCHITECTURES[self.model_type]],
+            "model_type": self.model_type,
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "max_position_embeddings": self.max_positions,
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": self.norm_epsilon,
+            "tie_word_embeddings": self.tie_embeddings,
+            "initializer_range": self.initializer_range,
+            "torch_dtype": self.dtype,
+        }
+        if self.rope_scaling is not None:
+            hf["rope_scaling"] = _rope_to_hf(self.rope_scaling)
+        if self.model_type != "qwen2":
+            hf["attention_bias"] = self.qkv_bias
+        if self.model_type == "llama":
+            hf["mlp_bias"] = self.mlp_bias
+        return hf
+
+
+def _required(hf: Mapping[str, Any], name: str) -> Any:
+    if hf.get(name) is None:
+        raise ValueError(f"config.json lacks {name!r}")
+    return hf[name]
+
+
+def _default_head_dim(hf: Mapping[str, Any], model_type: str) -> int:
+    if model_type == "qwen3":
+        return 128  # what transformers assumes where the file is silent
+    hidden, heads = _required(hf, "hidden_size"), _required(hf, "num_attention_heads")
+    if hidden % heads:
+        raise ValueError(
+            f"hidden_size ({hidden}) must be divisible by num_attention_heads ({heads}) "
+            "where head_dim is not given"
+        )
+    return hidden // heads
+
+
+def _refuse_unsupported(hf: Mapping[str, Any]) -> None:
+    activation = hf.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise ValueError(f"hidden_act {activation!r} is not supported; supported: silu")
+    if hf.get("quantization_config"):
+        method = hf["quantization_config"].get("quant_method", "unknown")
+        raise ValueError(
+            f"quantization_config ({method}) is not supported: give the unquantised folder or a GGUF"
+        )
+    if hf.get("use_sliding_window") or "sliding_attention" in (hf.get("layer_types") or ()):
+        raise ValueError("sliding-window attention (use_sliding_window) is not supported")
+    if (hf.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise ValueError(
+            f"partial_rotary_factor {hf['partial_rotary_factor']} is not supported; supported: 1"
+        )
+
+
+def _rope_from_hf(hf: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
+    """(theta, scaling) from transformers 4's two fields or transformers 5's one."""
+    given = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
+    theta = float(given.get("rope_theta") or hf.get("rope_theta") or 10_000.0)
+    kind = given.get("rope_type") or given.get("type") or "default"
+    if kind == "default":
+        return theta, None
+    if kind not in get_args(RopeKind):
+        raise ValueError(
+            f"rope_type {kind!r} is not supported; supported: default, "
+            f"{', '.join(get_args(RopeKind))}"
+        )
+    if kind == "yarn" and (given.get("mscale") or given.get("mscale_all_dim")):
+        raise ValueError("yarn with mscale is not supported: it belongs to another architecture")
+    if given.get("truncate", True) is not True:
+        raise ValueError("yarn with truncate = false is not supported")
+    original = None if kind == "dynamic" else given.get("original_max_position_embeddings")
+    return theta, RopeScaling(
+        kind=kind,
+        factor=float(_required(given, "factor")),
+        original_max_positions=int(original or _required(hf, "max_position_embeddings")),
+        low_freq_factor=float(given.get("low_freq_factor") or 1.0),
+        high_freq_factor=float(given.get("high_freq_factor") or 4.0),
+        beta_fast=float(given.get("beta_fast") or 32.0),
+        beta_slow=float(given.get("beta_slow") or 1.0),
+        attention_factor=given.get("attention_factor"),
+    )
+
+
+def _rope_to_hf(scaling: RopeScaling) -> dict[str, Any]:
+    hf: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind in ("llama3", "yarn"):
+        hf["original_max_position_embeddings"] = scaling.original_max_positions
+    if scaling.kind == "llama3":
+        hf["low_freq_factor"] = scaling.low_freq_factor
+        hf["high_freq_factor"] = scaling.high_freq_factor
+    if scaling.kind == "yarn":
+        hf["beta_fast"], hf["beta_slow"] = scaling.beta_fast, scaling.beta_slow
+        if scaling.attention_factor is not None:
+            hf["attention_factor"] = scaling.attention_factor
+    return hf

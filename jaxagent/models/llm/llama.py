@@ -1,0 +1,291 @@
+"""A decoder-only transformer of the Llama family in Flax Linen."""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxagent.models.llm.cache import KVCache, append
+from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.rope import rotate, rotation
+
+
+class LlamaOutput(NamedTuple):
+    """Features of the last layer after its norm, and the cache that holds the tokens read."""
+
+    hidden: Float[Array, "B L D"]
+    cache: KVCache | None
+
+
+class Stream(NamedTuple):
+    """What passes from layer to layer."""
+
+    x: Float[Array, "B L D"]
+    keys: Float[Array, "N B S K H"] | None
+    values: Float[Array, "N B S K H"] | None
+
+
+class Setting(NamedTuple):
+    """What is the same for every layer."""
+
+    cos: Float[Array, "B L H2"]
+    sin: Float[Array, "B L H2"]
+    visible: Bool[Array, "B L S"]  # which slots each token attends to
+    length: Int[Array, " B"]  # tokens in the cache before this call
+    count: Int[Array, " B"]  # tokens that this call appends
+
+
+class Linear(nn.Module):
+    """x W + b; with a variable collection `lora`, x W + (x A) B + b.
+
+    Attributes:
+        features: size of the output.
+        bias: whether there is a b.
+        dtype: in which the product is computed.
+        scale: standard deviation of the initial weights.
+    """
+
+    features: int
+    bias: bool
+    dtype: str
+    scale: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
+        """The product, in `dtype`."""
+        shape = (x.shape[-1], self.features)
+        kernel = self.param("kernel", nn.initializers.normal(self.scale), shape)
+        y = x @ kernel.astype(self.dtype)
+        if self.has_variable("lora", "a"):
+            a = self.get_variable("lora", "a").astype(self.dtype)
+            y = y + (x @ a) @ self.get_variable("lora", "b").astype(self.dtype)
+        if self.bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
+            y = y + bias.astype(self.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        return y
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x²) + ε) · scale over the last axis, the quotient in float32."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """The normed features, in the dtype of x."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        wide = x.astype(jnp.float32)
+        inverse = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.epsilon)
+        scale = scale.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        return (wide * inverse).astype(x.dtype) * scale
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions."""
+
+    config: LlamaConfig
+
+    @nn.compact
+    def __call__(
+        self, stream: Stream, layer: Int[Array, ""], setting: Setting
+    ) -> tuple[Float[Array, "B L D"], Stream]:
+        """What to add to the features, and the stream with this layer's keys and values in it."""
+        config = self.config
+        x = stream.x
+        query = self._project(x, config.num_heads, "query")
+        key = self._project(x, config.num_kv_heads, "key")
+        value = self._project(x, config.num_kv_heads, "value")
+        if config.qk_norm:
+            query = RMSNorm(config.norm_epsilon, name="query_norm")(query)
+            key = RMSNorm(config.norm_epsilon, name="key_norm")(key)
+        query = rotate(query, setting.cos, setting.sin)
+        key = rotate(key, setting.cos, setting.sin)
+        if stream.keys is not None:
+            keys = append(stream.keys, layer, key, setting.length, setting.count)
+            values = append(stream.values, layer, value, setting.length, setting.count)
+            stream = stream._replace(keys=keys, values=values)
+            key, value = keys[layer], values[layer]
+        mixed = attend(query, key, value, setting.visible)
+        flat = mixed.reshape(*x.shape[:2], -1)
+        output = Linear(
+            config.hidden_size,
+            config.output_bias,
+            config.dtype,
+            config.initializer_range,
+            name="output",
+        )
+        return output(flat), stream
+
+    def _project(self, x: Float[Array, "B L D"], heads: int, name: str) -> Float[Array, "B L N H"]:
+        config = self.config
+        size = heads * config.head_dim
+        linear = Linear(size, config.qkv_bias, config.dtype, config.initializer_range, name=name)
+        return linear(x).reshape(*x.shape[:2], heads, config.head_dim)
+
+
+def attend(
+    query: Float[Array, "B L N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K H"],
+    visible: Bool[Array, "B L S"],
+) -> Float[Array, "B L N H"]:
+    """softmax(q kᵀ / √head_dim) v, each key head serving num_heads / num_kv_heads query heads.
+
+    The softmax is float32. A token that sees nothing gets the mean of all values, not NaN: it is
+    padding, and its features are nobody's business.
+    """
+    batch, length, heads, head_dim = query.shape
+    grouped = query.reshape(batch, length, key.shape[2], -1, head_dim) * head_dim**-0.5
+    scores = jnp.einsum("blkgh,bskh->bkgls", grouped, key, preferred_element_type=jnp.float32)
+    scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    mixed = jnp.einsum("bkgls,bskh->blkgh", weights, value)
+    return mixed.reshape(batch, length, heads, head_dim)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (Shazeer 2020): down(silu(gate(x)) · up(x))."""
+
+    config: LlamaConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        """What to add to the features."""
+        inner = self._linear(self.config.intermediate_size, "gate")(x)
+        inner = nn.silu(inner) * self._linear(self.config.intermediate_size, "up")(x)
+        return self._linear(self.config.hidden_size, "down")(inner)
+
+    def _linear(self, size: int, name: str) -> Linear:
+        config = self.config
+        return Linear(size, config.mlp_bias, config.dtype, config.initializer_range, name=name)
+
+
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward, each on normed features and added to the stream."""
+
+    config: LlamaConfig
+
+    @nn.compact
+    def __call__(
+        self, stream: Stream, layer: Int[Array, ""], setting: Setting
+    ) -> tuple[Stream, None]:
+        """The stream after this layer."""
+        epsilon = self.config.norm_epsilon
+        x = stream.x
+        normed = stream._replace(x=RMSNorm(epsilon, name="attention_norm")(x))
+        change, stream = Attention(self.config, name="attention")(normed, layer, setting)
+        x = x + change
+        x = x + FeedForward(self.config, name="mlp")(RMSNorm(epsilon, name="mlp_norm")(x))
+        return stream._replace(x=x), None
+
+
+class Llama(nn.Module):
+    """Token ids to features, features to logits.
+
+    The layers are one scanned layer: their parameters have a leading axis, and compile time does
+    not grow with depth. The embedding is a plain [V, D] array in the parameters, so a caller may
+    compute it from factors before `apply`. A variable collection `lora` beside `params` adds
+    low-rank terms to the linear layers that it names (see `lora.py`).
+    """
+
+    config: LlamaConfig
+
+    def setup(self):
+        config = self.config
+        normal = nn.initializers.normal(config.initializer_range)
+        self.embedding = self.param("embedding", normal, (config.vocab_size, config.hidden_size))
+        layer = nn.remat(DecoderLayer, prevent_cse=False) if config.remat else DecoderLayer
+        scanned = nn.scan(
+            layer,
+            variable_axes={"params": 0, "lora": 0},
+            split_rngs={"params": True},
+            in_axes=(0, nn.broadcast),
+            length=config.num_layers,
+        )
+        self.layers = scanned(config)
+        self.final_norm = RMSNorm(config.norm_epsilon)
+        if not config.tie_embeddings:
+            self.unembedding = Linear(config.vocab_size, False, "float32", config.initializer_range)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B L"],
+        *,
+        positions: Int[Array, "B L"] | None = None,
+        segment_ids: Int[Array, "B L"] | None = None,
+        cache: KVCache | None = None,
+    ) -> LlamaOutput:
+        """Features of each token, which sees itself and what came before it.
+
+        Args:
+            tokens: ids in [0, vocab_size).
+            positions: of each token; by default 0 … L−1 behind what the row's cache holds. To
+                restart them in every packed episode is the caller's business.
+            segment_ids: without a cache, tokens attend within equal ids, so episodes packed in
+                one row never meet, and 0 is padding; with a cache, 0 is padding on the right,
+                which is not appended. By default every token is live.
+            cache: what was read before; each row goes on at its own length.
+
+        Returns:
+            Features after the last norm, not yet logits; the features of padding mean nothing.
+            The cache is None where none was given.
+        """
+        batch, length = tokens.shape
+        if segment_ids is None:
+            segment_ids = jnp.ones((batch, length), jnp.int32)
+        start = jnp.zeros((batch,), jnp.int32) if cache is None else cache.length
+        if positions is None:
+            positions = start[:, None] + jnp.arange(length)[None, :]
+        cos, sin = rotation(self.config, positions)
+        count = jnp.sum(segment_ids != 0, axis=1, dtype=jnp.int32)
+        visible = _visible(segment_ids, start, None if cache is None else cache.slots)
+        setting = Setting(cos, sin, visible, start, count)
+        stream = Stream(
+            x=self.embedding[tokens].astype(self.config.dtype),
+            keys=None if cache is None else cache.keys,
+            values=None if cache is None else cache.values,
+        )
+        stream, _ = self.layers(stream, jnp.arange(self.config.num_layers), setting)
+        hidden = self.final_norm(stream.x)
+        if self.is_initializing() and not self.config.tie_embeddings:
+            self.unembedding(hidden[:, :1])
+        if cache is not None:
+            cache = KVCache(keys=stream.keys, values=stream.values, length=start + count)
+        return LlamaOutput(hidden, cache)
+
+    def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Unnormalised log-probabilities of the next token, float32.
+
+        Apart from `__call__`, so that the vocabulary is paid for only where it is needed:
+        `Llama(config).apply({"params": params}, hidden, method="logits")`.
+        """
+        if not self.config.tie_embeddings:
+            return self.unembedding(hidden.astype(jnp.float32))
+        return jnp.einsum(
+            "...d,vd->...v",
+            hidden,
+            self.embedding.astype(hidden.dtype),
+            preferred_element_type=jnp.float32,
+        )
+
+
+def _visible(
+    segment_ids: Int[Array, "B L"], start: Int[Array, " B"], slots: int | None
+) -> Bool[Array, "B L S"]:
+    """Which keys each token attends to: earlier ones of its segment, or of its row's cache."""
+    length = segment_ids.shape[1]
+    index = jnp.arange(length)
+    if slots is not None:
+        last = start[:, None] + index[None, :]
+        return jnp.arange(slots)[None, None, :] <= last[:, :, None]
+    causal = index[:, None] >= index[None, :]
+    same = segment_ids[:, :, None] == segment_ids[:, None, :]
+    return same & causal[None]
+
+
+def init_params(config: LlamaConfig, key: PRNGKeyArray) -> dict:
+    """Random parameters, float32: normal weights of deviation `initializer_range`, norms 1."""
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return jax.jit(Llama(config).init)(key, tokens)["params"]
