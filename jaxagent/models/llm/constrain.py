@@ -21,7 +21,7 @@ FREE, DONE = 0, 1
 """States that every packed table begins with: anything goes, and nothing more is to be said."""
 
 # A state with more ways out than this costs less as a row over the vocabulary than as a list.
-_LIST_LIMIT = 256
+_LIST_LIMIT = 128
 _UNREACHABLE = np.iinfo(np.int32).max // 2
 
 
@@ -207,8 +207,8 @@ def pack(
         place[key] = count
         count += len(item.distance)
     degrees = np.concatenate([[1], *(np.diff(a.offsets) for a in distinct.values())])
-    width = bucket(int(degrees[degrees <= _LIST_LIMIT].max(initial=1)), smallest=8, factor=4)
-    states = bucket(count, smallest=64, factor=4)
+    width = bucket(int(degrees[degrees <= _LIST_LIMIT].max(initial=1)), smallest=32, factor=4)
+    states = bucket(count, smallest=256, factor=4)
     num_dense = int((degrees > _LIST_LIMIT).sum())
     tables = {
         "tokens": np.full((states, width), -1, np.int32),
