@@ -12,6 +12,8 @@ from envs.text.state import State
 
 NOTHING_HAPPENS = "Nothing happens."
 _LONGEST_COMMAND = 512
+# Of one game, about 1 kB each; with every game of the benchmark in play that is half a gigabyte.
+_TEXTS_KEPT = 128
 
 
 class Event(NamedTuple):
@@ -58,6 +60,26 @@ def step(game: Game, state: State, command: str) -> Outcome:
 
 def admissible_commands(game: Game, state: State) -> list[str]:
     """All commands that would do something, sorted; puts are worded in the game's version."""
+    # Agents come back to the same places with the same things there; a game remembers the last.
+    key = _what_commands_depend_on(game, state)
+    known = game.shared_text.get(key)
+    if known is None:
+        known = _listed_commands(game, state)
+        if len(game.shared_text) >= _TEXTS_KEPT:
+            game.shared_text.clear()
+        game.shared_text[key] = known
+    return known.copy()
+
+
+def _what_commands_depend_on(game: Game, state: State) -> tuple:
+    here = game.at_location[state.location]
+    contents = tuple([state.contents[receptacle] for receptacle in here])
+    # Only a knife reaches what merely lies at the same place; see `_add_treatments`.
+    near = state.places if state.held in game.objects.knives else ()
+    return (state.location, state.held, contents, state.opened, near)
+
+
+def _listed_commands(game: Game, state: State) -> list[str]:
     commands = _standing_commands(game, state.location).copy()
     for receptacle in game.at_location[state.location]:
         name = game.receptacles.names[receptacle]

@@ -33,6 +33,7 @@ from envs.text.protocol import (
 _START_TIMEOUT = 60.0
 _GRACE = 0.05
 _WATCH_PERIOD = 0.1
+_LISTS_NUMBERED = 16_384
 
 
 class WorkerEnv:
@@ -149,7 +150,8 @@ class WorkerEnv:
             elif isinstance(answer, str):
                 failure = failure or answer
             else:
-                self._last[index] = _keeping_lost(_unpacked(answer), self._last[index])
+                step = _unpacked(answer, worker.lists)
+                self._last[index] = _keeping_lost(step, self._last[index])
         if failure is not None:
             raise GameFileError(failure)
 
@@ -172,6 +174,7 @@ class _Worker:
         theirs.close()
         self._ready = False
         self._kill_at = math.inf
+        self.lists: dict[int, list[str]] = {}
 
     def send(self, request: tuple, deadline: float) -> bool:
         """Whether the request could be sent; a worker that does not read it in time is killed."""
@@ -231,7 +234,7 @@ class _Worker:
 
 def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> None:
     """The worker's loop; it answers with `_packed` steps, or a text when a game is refused."""
-    env = BatchEnv(num_envs, horizon=horizon, rewards=rewards)
+    env, numbers = BatchEnv(num_envs, horizon=horizon, rewards=rewards), {}
     handlers = {"step": env.step, "reset": lambda *given: stack_steps(env.reset_slots(*given))}
     while True:
         try:
@@ -241,26 +244,38 @@ def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> N
         if name == "close":
             return
         try:
-            pipe.send(_packed(handlers[name](*arguments)))
+            pipe.send(_packed(handlers[name](*arguments), numbers))
         except GameFileError as error:
             pipe.send(str(error))
 
 
-def _packed(step: TextStep) -> tuple:
-    """Whole columns of plain values: they cross a pipe several times faster than tuples do."""
-    info = step.info
-    admissible = ["\n".join(commands) for commands in info.admissible]
+def _packed(step: TextStep, numbers: dict[tuple[str, ...], int]) -> tuple:
+    """Whole columns of plain values, which cross a pipe several times faster than tuples do.
+
+    Lists of commands recur, and are most of the text: each crosses once, and then its number does.
+    """
+    info, chosen, new = step.info, [], {}
+    if len(numbers) > _LISTS_NUMBERED:
+        numbers.clear()  # a number given again replaces the list that the reader has under it
+    for commands in map(tuple, info.admissible):
+        number = numbers.get(commands)
+        if number is None:
+            number = numbers[commands] = len(numbers)
+            new[number] = "\n".join(commands)
+        chosen.append(number)
     events = {slot: tuple(event) for slot, event in enumerate(info.event) if event is not None}
-    return (*step[:4], admissible, events, info.won, info.valid, info.steps)
+    return (*step[:4], new, chosen, events, info.won, info.valid, info.steps)
 
 
-def _unpacked(packed: tuple) -> TextStep:
-    observations, rewards, terminated, truncated, admissible, events, won, valid, steps = packed
+def _unpacked(packed: tuple, lists: dict[int, list[str]]) -> TextStep:
+    observations, rewards, terminated, truncated, new, chosen, events, won, valid, steps = packed
+    for number, joined in new.items():
+        lists[number] = joined.split("\n") if joined else []
     event: list[Event | None] = [None] * len(observations)
     for slot, values in events.items():
         event[slot] = Event(*values)
     info = TextInfo(
-        admissible=[joined.split("\n") if joined else [] for joined in admissible],
+        admissible=[lists[number].copy() for number in chosen],
         won=won,
         event=event,
         valid=valid,
