@@ -1,0 +1,166 @@
+"""Ask a language model until it says something that can be used: bounded, counted, never fatal."""
+
+import dataclasses
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from jaxagent.planning.chat import ChatError, ChatModel, Message
+from jaxagent.planning.parse import RefusedReply
+
+Answer = TypeVar("Answer")
+_QUOTED_BACK = 400  # characters of a refused reply that the model is shown again
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class AskSettings:
+    """How a planner asks its language model."""
+
+    retries: int = 2
+    """Further questions after a refused reply, before the fallback plans."""
+    max_tokens: int = 256
+    """Tokens of a reply."""
+    temperature: float | None = None
+    """Of the first question; None leaves it to the backend."""
+    retry_temperature: float | None = 0.7
+    """Of the questions after it: asking the same again greedily gives the same again."""
+    history: int = 8
+    """Earlier (sub-goal, result) pairs that the model is shown, at most."""
+    constrain: bool = True
+    """Ask the backend to keep the reply inside the JSON schema."""
+    seed: int = 0
+    """Of sampling; retries and later questions count up from it."""
+
+    def __post_init__(self):
+        for name, low, high in (
+            ("retries", 0, 2),
+            ("history", 0, 1000),
+            ("max_tokens", 1, 1 << 20),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} ({value}) must lie in [{low}, {high}]")
+        for name in ("temperature", "retry_temperature"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"{name} ({value}) must be finite and at least 0")
+
+
+class PlannerLog:
+    """Counts of what was asked, accepted and refused; safe to share between threads."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._seconds = 0.0
+
+    def count(self, name: str, amount: int = 1) -> int:
+        """Add to a count; its new value."""
+        with self._lock:
+            self._counts[name] += amount
+            return self._counts[name]
+
+    def refuse(self, reason: str) -> None:
+        """Count a reply or a call that could not be used, by its reason."""
+        with self._lock:
+            self._refused[reason] += 1
+
+    def spend(self, prompt_tokens: int, completion_tokens: int, seconds: float) -> None:
+        """Add up what a reply took."""
+        with self._lock:
+            self._counts["replies"] += 1
+            self._counts["prompt_tokens"] += prompt_tokens
+            self._counts["completion_tokens"] += completion_tokens
+            self._seconds += seconds
+
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data, for a run folder.
+
+        Returns:
+            questions, accepted, fell_back, accepted_share (of the questions; None before the
+            first), replies, retries, truncated_prompts, prompt_tokens, completion_tokens,
+            seconds, and refused: a count for each reason.
+        """
+        names = ("questions", "accepted", "fell_back", "replies", "retries", "truncated_prompts")
+        with self._lock:
+            values: dict[str, Any] = {
+                name: self._counts[name] for name in (*names, "prompt_tokens", "completion_tokens")
+            }
+            questions = values["questions"]
+            values["accepted_share"] = values["accepted"] / questions if questions else None
+            values["seconds"] = self._seconds
+            values["refused"] = dict(sorted(self._refused.items()))
+            return values
+
+
+def ask(
+    chat: ChatModel,
+    messages: Sequence[Message],
+    read: Callable[[str], Answer],
+    *,
+    schema: Mapping[str, Any],
+    settings: AskSettings,
+    log: PlannerLog,
+) -> Answer | None:
+    """Ask, and ask again where the reply is refused.
+
+    Args:
+        chat: the model.
+        messages: the prompt.
+        read: turns a reply into an answer or raises `RefusedReply`.
+        schema: JSON schema of the reply.
+        settings: bounds.
+        log: where it is counted.
+
+    Returns:
+        The first answer that could be read; None when all replies were refused or a call failed.
+        Falling back is the caller's.
+    """
+    question = log.count("questions")
+    prompt = list(messages)
+    for attempt in range(settings.retries + 1):
+        if attempt:
+            log.count("retries")
+        try:
+            reply = chat.complete(
+                prompt,
+                max_tokens=settings.max_tokens,
+                schema=schema if settings.constrain else None,
+                temperature=settings.retry_temperature if attempt else settings.temperature,
+                seed=settings.seed + 1009 * question + attempt,
+            )
+        except ChatError as error:
+            log.refuse(error.reason)
+            _log.debug("no reply: %s", error)
+            return None
+        log.spend(*reply.usage, reply.seconds)
+        try:
+            answer = read(reply.text)
+        except RefusedReply as refusal:
+            log.refuse(refusal.reason)
+            prompt = _again(chat, messages, reply.text, refusal, settings)
+        else:
+            log.count("accepted")
+            return answer
+    return None
+
+
+def _again(
+    chat: ChatModel,
+    messages: Sequence[Message],
+    text: str,
+    refusal: RefusedReply,
+    settings: AskSettings,
+) -> list[Message]:
+    """The prompt of a retry: with the reply and what is wrong with it, where that fits."""
+    longer = [
+        *messages,
+        Message("assistant", text[:_QUOTED_BACK]),
+        Message("user", f"That cannot be used ({refusal}). Answer again, with JSON only."),
+    ]
+    fits = chat.count_tokens(longer) + settings.max_tokens <= chat.context
+    return longer if fits and text.strip() else list(messages)
