@@ -69,6 +69,22 @@ class PlannerLog:
         with self._lock:
             self._refused[reason] += 1
 
+    def truncated(self, name: str, context: int) -> None:
+        """Count a prompt from which something was left out; say so the first time."""
+        if self.count("truncated_prompts") == 1:
+            _log.warning(
+                "the prompt is longer than the context of %s (%d tokens): the oldest history is "
+                "left out, now and from here on",
+                name,
+                context,
+            )
+
+    def too_long(self, name: str, error: Exception) -> None:
+        """Count a question that does not fit at all; say so the first time."""
+        self.refuse("prompt_too_long")
+        if self.count("unaskable") == 1:
+            _log.warning("%s cannot be asked, the fallback plans: %s", name, error)
+
     def spend(self, prompt_tokens: int, completion_tokens: int, seconds: float) -> None:
         """Add up what a reply took."""
         with self._lock:

@@ -1,7 +1,6 @@
 """A language model plans the way of a body: points to reach, in order."""
 
 import dataclasses
-import logging
 import math
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from jaxagent.planning.skills import Skill, plan_schema, read_skill, walking_ski
 from jaxagent.types import Plan, Planner, SubGoal
 
 PROMPT_FIELDS = ("skills", "task", "observation", "history", "most")
-_log = logging.getLogger(__name__)
 
 
 class Attempt(NamedTuple):
@@ -139,16 +137,10 @@ class GoalPlanner:
                 self._chat.count_tokens,
             )
         except PromptTooLong as error:
-            self.log.refuse("prompt_too_long")
-            _log.warning("%s cannot be asked: %s", self._chat.name, error)
+            self.log.too_long(self._chat.name, error)
             return None
-        if dropped and self.log.count("truncated_prompts") == 1:
-            _log.warning(
-                "the prompt is longer than the context of %s (%d tokens): the oldest history is "
-                "left out, now and from here on",
-                self._chat.name,
-                self._chat.context,
-            )
+        if dropped:
+            self.log.truncated(self._chat.name, self._chat.context)
         return ask(
             self._chat,
             messages,
