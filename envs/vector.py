@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxagent.types import EnvState, EnvStep, Simulator, SimulatorState
+from jaxagent.types import EnvState, EnvStep, Restartable, Simulator, SimulatorState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +14,8 @@ class VectorEnv:
     """Implements `jaxagent.types.Env` over any `Simulator`.
 
     An episode that ends is replaced at once by one that starts from a *newly drawn* state; the
-    step still reports the true successor. A state with a non-finite observation (an exploded
+    step still reports the true successor. A simulator with `restart` sees the episode that ended
+    (`jaxagent.types.Restartable`). A state with a non-finite observation (an exploded
     simulation) counts as terminated, so that one broken environment cannot poison a batch.
 
     Attributes:
@@ -101,6 +102,9 @@ class VectorEnv:
             next_body=successor.body,
             episode_return=episode_return,
             episode_length=elapsed,
+            next_achieved_goal=successor.achieved_goal,
+            next_features=successor.features,
+            outcome=successor.outcome,
         )
         ended = terminated | truncated
         state = state.replace(
@@ -122,8 +126,13 @@ class VectorEnv:
         def draw(carry):
             state, pending = carry
             index = jnp.nonzero(pending, size=width, fill_value=count)[0]
-            split = jax.vmap(jax.random.split)(state.key[jnp.minimum(index, count - 1)])
-            fresh = jax.vmap(self.simulator.reset)(split[:, 0])
+            row = jnp.minimum(index, count - 1)
+            split = jax.vmap(jax.random.split)(state.key[row])
+            if isinstance(self.simulator, Restartable):
+                before = jax.tree.map(lambda x: x[row], state.simulator)
+                fresh = jax.vmap(self.simulator.restart)(before, split[:, 0])
+            else:
+                fresh = jax.vmap(self.simulator.reset)(split[:, 0])
             simulator = jax.tree.map(
                 lambda old, new: old.at[index].set(new, mode="drop"), state.simulator, fresh
             )
@@ -144,6 +153,9 @@ def _contain_explosion(before: SimulatorState, after: SimulatorState) -> Simulat
     return after.replace(
         observation=keep(before.observation, after.observation),
         body=jax.tree.map(keep, before.body, after.body),
+        achieved_goal=jax.tree.map(keep, before.achieved_goal, after.achieved_goal),
+        features=jax.tree.map(keep, before.features, after.features),
+        outcome=jax.tree.map(keep, before.outcome, after.outcome),
         reward=jnp.where(finite, after.reward, 0.0),
         terminated=after.terminated | ~finite,
         success=after.success & finite,

@@ -27,12 +27,12 @@ def collect(
     """
 
     def advance(state: EnvState, time):
-        observation, body = state.simulator.observation, state.simulator.body
+        before = state.simulator
         noise = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time)
-        sample = policy(observation, noise)
+        sample = policy(before.observation, noise)
         state, step = env.step(state, sample.action)
         return state, Trajectory(
-            observation=observation,
+            observation=before.observation,
             action=sample.action,
             pre_tanh=sample.pre_tanh,
             behaviour_log_prob=sample.log_prob,
@@ -41,10 +41,16 @@ def collect(
             truncated=step.truncated,
             success=step.success,
             next_observation=step.next_observation,
-            body=body,
+            body=before.body,
             next_body=step.next_body,
             episode_return=step.episode_return,
             episode_length=step.episode_length,
+            goal=before.goal,
+            achieved_goal=before.achieved_goal,
+            next_achieved_goal=step.next_achieved_goal,
+            features=before.features,
+            next_features=step.next_features,
+            outcome=step.outcome,
         )
 
     return jax.lax.scan(advance, state, jnp.arange(length))

@@ -5,10 +5,16 @@ one environment and `B` for a batch. Records are pytrees, so they pass through j
 shard_map unchanged.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+GOAL_REWARDS = ("sparse", "dense", "difference")
+ON_SUCCESS = ("end", "hold", "redraw")
 
 
 class Body(NamedTuple):
@@ -20,8 +26,26 @@ class Body(NamedTuple):
     angular_velocity: Float[Array, "*B 3"]  # radians a second
 
 
+class Difficulty(struct.PyTreeNode, kw_only=True):
+    """How hard the goals of one environment are; a curriculum replaces it between iterations."""
+
+    reach: Float[Array, "*B 2"]  # goals are drawn from low to high, in the unit of the goal space
+    threshold: Float[Array, "*B"]  # success is closer than this
+
+
+class GoalOutcome(NamedTuple):
+    """How the episode stands with its goals, up to and including a step."""
+
+    distance: Float[Array, "*B"]  # from the goal that the step was made for, after the step
+    goals_reached: Int[Array, "*B"]  # steps of this episode that were a success
+    steps_to_success: Int[Array, "*B"]  # of the first success in the episode; 0 before it
+
+
 class SimulatorState(struct.PyTreeNode, kw_only=True):
-    """One environment's physics, and what the task reads off it after a step."""
+    """One environment's physics, and what the task reads off it after a step.
+
+    The last four fields are None where the task has no goal space.
+    """
 
     physics: Any  # the simulator's own pytree
     observation: Float[Array, "*B O"]
@@ -29,13 +53,18 @@ class SimulatorState(struct.PyTreeNode, kw_only=True):
     terminated: Bool[Array, "*B"]  # the task truly ended: nothing follows, bootstrap with 0
     success: Bool[Array, "*B"]  # the task's goal was met at this step
     body: Body
+    goal: Float[Array, "*B G"] | None = None  # pursued from here on
+    achieved_goal: Float[Array, "*B G"] | None = None  # where the state stands in goal space
+    features: Float[Array, "*B F"] | None = None  # without the goal; observation = see(these, goal)
+    outcome: GoalOutcome | None = None
 
 
 @runtime_checkable
 class Simulator(Protocol):
     """The physics of one environment: no batching, no time limit, no reset of its own.
 
-    Another physics engine is added by one class with these six members.
+    Another physics engine is added by one class with these six members. One that also has
+    `restart` (see `Restartable`) decides what an episode inherits from the one before it.
     """
 
     @property
@@ -66,6 +95,15 @@ class Simulator(Protocol):
         ...
 
 
+@runtime_checkable
+class Restartable(Protocol):
+    """A simulator whose fresh episodes inherit something: difficulty, randomisation ranges."""
+
+    def restart(self, state: SimulatorState, key: PRNGKeyArray) -> SimulatorState:
+        """Draw a start state for the episode after `state`, which has ended."""
+        ...
+
+
 class EnvState(struct.PyTreeNode, kw_only=True):
     """A batch of running episodes."""
 
@@ -86,6 +124,9 @@ class EnvStep(NamedTuple):
     next_body: Body
     episode_return: Float[Array, " B"]  # up to and including this step
     episode_length: Int[Array, " B"]
+    next_achieved_goal: Float[Array, "B G"] | None = None
+    next_features: Float[Array, "B F"] | None = None
+    outcome: GoalOutcome | None = None
 
 
 @runtime_checkable
@@ -128,7 +169,10 @@ class Policy(Protocol):
 
 
 class Trajectory(NamedTuple):
-    """T steps of B environments, time-major, exactly as they happened."""
+    """T steps of B environments, time-major, exactly as they happened.
+
+    The fields after `episode_length` are None where the task has no goal space.
+    """
 
     observation: Float[Array, "T B O"]
     action: Float[Array, "T B A"]
@@ -143,11 +187,106 @@ class Trajectory(NamedTuple):
     next_body: Body
     episode_return: Float[Array, "T B"]
     episode_length: Int[Array, "T B"]
+    goal: Float[Array, "T B G"] | None = None  # that the action was chosen for
+    achieved_goal: Float[Array, "T B G"] | None = None
+    next_achieved_goal: Float[Array, "T B G"] | None = None  # before any reset
+    features: Float[Array, "T B F"] | None = None
+    next_features: Float[Array, "T B F"] | None = None  # before any reset
+    outcome: GoalOutcome | None = None
 
     @property
     def episode_end(self) -> Bool[Array, "T B"]:
         """Where an episode ended, for either reason."""
         return self.terminated | self.truncated
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GoalSpec:
+    """A goal space: what a state achieves, which goals there are, when one is reached.
+
+    A task names `features` F of its state, without the goal. Some of them are the achieved goal;
+    `see` puts features and goal together into what the policy observes, the goal's own entries
+    last. Whoever changes the goal afterwards (hindsight, a planner) sees again with another goal.
+
+    Attributes:
+        state_indices: which of the features are the achieved goal, in order.
+        see: (features, goal) -> observation, any leading axes.
+        goal_features: how many of the last entries of an observation tell the goal.
+        sample: (key, features, reach) -> goal, for one environment.
+        workspace: lowest and highest reach that the task has room for.
+        reach: from where to where goals are drawn, in the task's own measure (a distance from
+            the body, a speed); each task says which.
+        threshold: success is a distance |achieved - goal| below this, in the goal's unit.
+        reward: "sparse", -1 a step and 0 on success; "dense", 10 * success - 0.1 * distance;
+            "difference", 10 * success + decrease of the distance.
+        on_success: "end" terminates the episode; "hold" goes on with the same goal; "redraw"
+            goes on with a new one.
+    """
+
+    state_indices: tuple[int, ...]
+    see: Callable[[Array, Array], Array]
+    goal_features: int
+    sample: Callable[[PRNGKeyArray, Array, Array], Array]
+    workspace: tuple[float, float]
+    reach: tuple[float, float]
+    threshold: float
+    reward: str = "sparse"
+    on_success: str = "end"
+
+    def __post_init__(self):
+        if not 0 < self.threshold < float("inf"):
+            raise ValueError(f"threshold ({self.threshold}) must be a positive, finite number")
+        low, high = self.workspace
+        if not low <= self.reach[0] <= self.reach[1] <= high:
+            raise ValueError(
+                f"reach {self.reach} must lie in the workspace: {low:g} <= low <= high <= {high:g}"
+            )
+        for name, known in (("reward", GOAL_REWARDS), ("on_success", ON_SUCCESS)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} ({getattr(self, name)}) must be one of {', '.join(known)}"
+                )
+
+    @property
+    def goal_size(self) -> int:
+        """G."""
+        return len(self.state_indices)
+
+    def achieved(self, features: Float[Array, "*B F"]) -> Float[Array, "*B G"]:
+        """The point of the goal space at which a state stands."""
+        return features[..., jnp.array(self.state_indices)]
+
+    def distance(
+        self, achieved: Float[Array, "*B G"], goal: Float[Array, "*B G"]
+    ) -> Float[Array, "*B"]:
+        """|achieved - goal|, in the goal's unit."""
+        return jnp.sqrt(jnp.sum((achieved - goal) ** 2, axis=-1))
+
+    def judge(
+        self,
+        achieved: Float[Array, "*B G"],
+        next_achieved: Float[Array, "*B G"],
+        goal: Float[Array, "*B G"],
+        fell: Bool[Array, "*B"],
+        threshold: Float[Array, "*B"] | float | None = None,
+    ) -> tuple[Float[Array, "*B"], Bool[Array, "*B"]]:
+        """(reward, success) of a step from one achieved goal to the next, for any goal.
+
+        Args:
+            achieved: before the step.
+            next_achieved: after it, before any reset.
+            goal: that the step is judged by.
+            fell: the body's own end, which is never a success.
+            threshold: other than the task's own; a curriculum's.
+        """
+        after = self.distance(next_achieved, goal)
+        success = (after < (self.threshold if threshold is None else threshold)) & ~fell
+        reached = success.astype(after.dtype)
+        if self.reward == "sparse":
+            return reached - 1.0, success
+        if self.reward == "dense":
+            return 10.0 * reached - 0.1 * after, success
+        return 10.0 * reached + self.distance(achieved, goal) - after, success
 
 
 class SubGoal(NamedTuple):
