@@ -19,12 +19,18 @@ class LlamaOutput(NamedTuple):
     cache: KVCache | None
 
 
+class Slots(NamedTuple):
+    """The cache's arrays, which every layer changes in its own place."""
+
+    keys: Float[Array, "N B S K H"]
+    values: Float[Array, "N B S K H"]
+
+
 class Stream(NamedTuple):
     """What passes from layer to layer."""
 
     x: Float[Array, "B L D"]
-    keys: Float[Array, "N B S K H"] | None
-    values: Float[Array, "N B S K H"] | None
+    slots: Slots | None
 
 
 class Setting(NamedTuple):
@@ -102,10 +108,10 @@ class Attention(nn.Module):
             key = RMSNorm(config.norm_epsilon, name="key_norm")(key)
         query = rotate(query, setting.cos, setting.sin)
         key = rotate(key, setting.cos, setting.sin)
-        if stream.keys is not None:
-            keys = append(stream.keys, layer, key, setting.length, setting.count)
-            values = append(stream.values, layer, value, setting.length, setting.count)
-            stream = stream._replace(keys=keys, values=values)
+        if stream.slots is not None:
+            keys = append(stream.slots.keys, layer, key, setting.length, setting.count)
+            values = append(stream.slots.values, layer, value, setting.length, setting.count)
+            stream = stream._replace(slots=Slots(keys, values))
             key, value = keys[layer], values[layer]
         mixed = attend(query, key, value, setting.visible)
         flat = mixed.reshape(*x.shape[:2], -1)
@@ -202,7 +208,7 @@ class Llama(nn.Module):
             layer,
             variable_axes={"params": 0, "lora": 0},
             split_rngs={"params": True},
-            in_axes=(0, nn.broadcast),
+            in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (flax says int)
             length=config.num_layers,
         )
         self.layers = scanned(config)
@@ -245,16 +251,15 @@ class Llama(nn.Module):
         setting = Setting(cos, sin, visible, start, count)
         stream = Stream(
             x=self.embedding[tokens].astype(self.config.dtype),
-            keys=None if cache is None else cache.keys,
-            values=None if cache is None else cache.values,
+            slots=None if cache is None else Slots(cache.keys, cache.values),
         )
         stream, _ = self.layers(stream, jnp.arange(self.config.num_layers), setting)
         hidden = self.final_norm(stream.x)
         if self.is_initializing() and not self.config.tie_embeddings:
             self.unembedding(hidden[:, :1])
-        if cache is not None:
-            cache = KVCache(keys=stream.keys, values=stream.values, length=start + count)
-        return LlamaOutput(hidden, cache)
+        if stream.slots is None:
+            return LlamaOutput(hidden, None)
+        return LlamaOutput(hidden, KVCache(**stream.slots._asdict(), length=start + count))
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Unnormalised log-probabilities of the next token, float32.
