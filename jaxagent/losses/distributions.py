@@ -229,9 +229,10 @@ def categorical_log_prob(
     """
     (logits,) = accumulate(logits)
     log_prob = jax.nn.log_softmax(logits)
-    inside = (action >= 0) & (action < logits.shape[-1])
-    index = jnp.where(inside, action, 0)[..., None]
-    return jnp.where(inside, jnp.take_along_axis(log_prob, index, axis=-1)[..., 0], jnp.nan)
+    # JAX counts a negative index from the end; past the end it can be told to give NaN.
+    index = jnp.where(action < 0, logits.shape[-1], action)[..., None]
+    found = jnp.take_along_axis(log_prob, index, axis=-1, mode="fill", fill_value=jnp.nan)
+    return found[..., 0]
 
 
 def _expected_under(log_prob: jax.Array, quantity: jax.Array) -> jax.Array:

@@ -80,7 +80,8 @@ def grpo_advantages(
     """
     inside = require_range("grpo_advantages", "group_id", group_id, mask, num_groups)
     (returns,) = accumulate(episode_return)
-    ids, live = jnp.where(inside & mask, group_id, 0).ravel(), (inside & mask).ravel()
+    # A dead entry adds nothing to the group that its id names, nor does it read from it.
+    ids, live = group_id.ravel(), (inside & mask).ravel()
     found = _normalised(*_deviations(returns.ravel(), ids, live, num_groups), spread)
     return jnp.where(inside, found.reshape(returns.shape), jnp.nan)
 
@@ -120,7 +121,8 @@ def rloo_advantages(
     """
     inside = require_range("rloo_advantages", "group_id", group_id, mask, num_groups)
     (returns,) = accumulate(episode_return)
-    ids, live = jnp.where(inside & mask, group_id, 0).ravel(), (inside & mask).ravel()
+    # A dead entry adds nothing to the group that its id names, nor does it read from it.
+    ids, live = group_id.ravel(), (inside & mask).ravel()
     deviation, _, size = _deviations(returns.ravel(), ids, live, num_groups)
     found = deviation * size / jnp.maximum(size - 1.0, 1.0)
     return jnp.where(inside, found.reshape(returns.shape), jnp.nan)

@@ -214,6 +214,15 @@ def test_a_dead_entry_may_hold_any_group_id():
     np.testing.assert_array_equal(found, [-1.0, 1.0, 0.0])
 
 
+def test_large_returns_keep_their_exact_differences():
+    # 2²⁵ + 0, 4, 8: representable in float32, where their doubles, 8 apart, lose the middle one
+    returns = jnp.array([2.0**25, 2.0**25 + 4, 2.0**25 + 8])
+    found = grpo_advantages(
+        returns, jnp.zeros(3, int), jnp.ones(3, bool), num_groups=1, spread="none"
+    )
+    np.testing.assert_array_equal(found, [-4.0, 0.0, 4.0])
+
+
 def test_unknown_spread_is_named():
     with pytest.raises(TypeError, match=r"'spread' must be population \| sample \| none"):
         grpo_advantages(
