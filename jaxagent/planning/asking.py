@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from jaxagent.planning.chat import ChatError, ChatModel, Message
 from jaxagent.planning.parse import RefusedReply
+from jaxagent.planning.prompt import quoted
 
 Answer = TypeVar("Answer")
 _QUOTED_BACK = 400  # characters of a refused reply that the model is shown again
@@ -175,7 +176,7 @@ def _again(
     """The prompt of a retry: with the reply and what is wrong with it, where that fits."""
     longer = [
         *messages,
-        Message("assistant", text[:_QUOTED_BACK]),
+        Message("assistant", quoted(text[:_QUOTED_BACK])),
         Message("user", f"That cannot be used ({refusal}). Answer again, with JSON only."),
     ]
     fits = chat.count_tokens(longer) + settings.max_tokens <= chat.context
