@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-FREE, DONE = 0, 1
-"""States that every packed table begins with: anything goes, and nothing more is to be said."""
+FREE = 0
+"""The state that every packed table begins with: anything goes."""
 
 # A state with more ways out than this costs less as a row over the vocabulary than as a list.
 _LIST_LIMIT = 128
@@ -172,6 +172,11 @@ class ConstraintTables:
     dense_targets: Int[Array, "D V"]
     distance: Int[Array, " S"]
 
+    @property
+    def sizes(self) -> "TableSizes":
+        """What compiled steps depend on."""
+        return TableSizes(*self.tokens.shape, self.dense_targets.shape[0])
+
 
 def bucket(count: int, *, smallest: int, factor: int = 2) -> int:
     """The smallest of smallest·factorⁿ that holds a count; few shapes mean few compilations."""
@@ -181,8 +186,19 @@ def bucket(count: int, *, smallest: int, factor: int = 2) -> int:
     return size
 
 
+class TableSizes(NamedTuple):
+    """What compiled steps depend on."""
+
+    states: int = 256
+    width: int = 32
+    dense: int = 0
+
+
+SMALLEST = TableSizes()
+
+
 def pack(
-    automata: Sequence[Automaton | None], *, vocab_size: int
+    automata: Sequence[Automaton | None], *, vocab_size: int, at_least: TableSizes = SMALLEST
 ) -> tuple[ConstraintTables, np.ndarray]:
     """Put the automata of a batch's rows into one set of tables.
 
@@ -190,6 +206,8 @@ def pack(
         automata: of each row; None where anything may be said. One that stands in several rows
             (the same object) takes its place once.
         vocab_size: V.
+        at_least: sizes of the tables before, so that sizes that change from turn to turn do not
+            compile again and again.
 
     Returns:
         The tables, with sizes rounded up to a few buckets, and the state each row starts in.
@@ -198,7 +216,7 @@ def pack(
         ValueError: a token is not in the vocabulary.
     """
     distinct = {id(a): a for a in automata if a is not None}
-    place, count = {}, DONE + 1
+    place, count = {}, FREE + 1
     for key, item in distinct.items():
         if len(item.tokens) and item.tokens.max() >= vocab_size:
             raise ValueError(
@@ -206,24 +224,33 @@ def pack(
             )
         place[key] = count
         count += len(item.distance)
-    degrees = np.concatenate([[1], *(np.diff(a.offsets) for a in distinct.values())])
-    width = bucket(int(degrees[degrees <= _LIST_LIMIT].max(initial=1)), smallest=32, factor=4)
-    states = bucket(count, smallest=256, factor=4)
-    num_dense = int((degrees > _LIST_LIMIT).sum())
-    tables = {
-        "tokens": np.full((states, width), -1, np.int32),
-        "targets": np.full((states, width), -1, np.int32),
-        "dense_row": np.full(states, -1, np.int32),
-        "dense_targets": np.full(
-            (bucket(num_dense, smallest=8) if num_dense else 0, vocab_size), -1, np.int32
-        ),
-        "distance": np.zeros(states, np.int32),
-    }
+    tables = _empty(_sizes(list(distinct.values()), count, at_least), vocab_size)
     dense = 0
     for key, item in distinct.items():
         dense = _fill(tables, item, place[key], dense)
     starts = [FREE if a is None else place[id(a)] for a in automata]
     return ConstraintTables(**jax.device_put(tables)), np.array(starts, np.int32)
+
+
+def _sizes(automata: Sequence[Automaton], count: int, at_least: TableSizes) -> TableSizes:
+    degrees = np.concatenate([[1], *(np.diff(a.offsets) for a in automata)])
+    width = int(degrees[degrees <= _LIST_LIMIT].max())
+    num_dense = int((degrees > _LIST_LIMIT).sum())
+    return TableSizes(
+        states=bucket(count, smallest=at_least.states, factor=4),
+        width=bucket(width, smallest=at_least.width, factor=4),
+        dense=bucket(num_dense, smallest=max(at_least.dense, 8)) if num_dense else at_least.dense,
+    )
+
+
+def _empty(sizes: TableSizes, vocab_size: int) -> dict[str, np.ndarray]:
+    return {
+        "tokens": np.full((sizes.states, sizes.width), -1, np.int32),
+        "targets": np.full((sizes.states, sizes.width), -1, np.int32),
+        "dense_row": np.full(sizes.states, -1, np.int32),
+        "dense_targets": np.full((sizes.dense, vocab_size), -1, np.int32),
+        "distance": np.zeros(sizes.states, np.int32),
+    }
 
 
 def _fill(tables: dict[str, np.ndarray], item: Automaton, offset: int, dense: int) -> int:

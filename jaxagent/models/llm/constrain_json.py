@@ -70,12 +70,15 @@ class NumberFormat:
     fraction_digits: int = 4
 
 
+PLAIN_NUMBERS = NumberFormat()
+
+
 def json_schema(
     tokenizer: Any,
     schema: Mapping[str, Any],
     *,
     end_token: int,
-    numbers: NumberFormat = NumberFormat(),
+    numbers: NumberFormat = PLAIN_NUMBERS,
 ) -> Automaton:
     """The automaton that permits JSON of a schema.
 

@@ -1,0 +1,178 @@
+"""Generation with a language model: batches, sessions that are never re-read, scores.
+
+generator = Generator(load_model("smollm2-135m"))
+generator.generate(["Once upon a time"], SamplingConfig(max_new_tokens=20))
+session = generator.session()           # of an agent: its history stays in the cache
+session.generate([history], config, generator.string_set(admissible_commands))
+generator.score(prompt, candidates)     # all candidates at once
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxagent.models.llm.batching import Batcher
+from jaxagent.models.llm.constrain import Automaton, bucket
+from jaxagent.models.llm.constrain_json import json_schema
+from jaxagent.models.llm.constrain_text import Rule, encode, string_set, verb_object_grammar
+from jaxagent.models.llm.generate_reply import Completion, Prompt, Request
+from jaxagent.models.llm.generate_rows import RowBatch
+from jaxagent.models.llm.generate_steps import CAPACITY, Variables
+from jaxagent.models.llm.load import LanguageModel
+from jaxagent.models.llm.sampling import SamplingConfig
+
+GREEDY = SamplingConfig()
+
+# With stop strings the host looks at the text this often, in tokens.
+_STOP_INTERVAL = 8
+
+
+class Generator:
+    """A language model that says things.
+
+    Args:
+        model: configuration, parameters and tokeniser. New parameters may be put in with
+            `update`; nothing is compiled again.
+        lora: low-rank terms beside the parameters.
+    """
+
+    def __init__(self, model: LanguageModel, *, lora: Mapping[str, Any] | None = None) -> None:
+        self.model = model
+        self.variables: Variables = {"params": model.params}
+        if lora is not None:
+            self.variables["lora"] = lora
+
+    @property
+    def end_token(self) -> int:
+        """The tokeniser's end token.
+
+        Raises:
+            ValueError: it has none.
+        """
+        token = self.model.tokenizer.eos_token_id
+        if token is None:
+            raise ValueError(f"the tokeniser of {self.model.name} has no end token (eos_token)")
+        return int(token)
+
+    def update(self, params: Mapping[str, Any], *, lora: Mapping[str, Any] | None = None) -> None:
+        """Say things with other parameters from now on.
+
+        Sessions and batchers keep those that they began with, and so does what they have read.
+
+        Args:
+            params: of the same shapes.
+            lora: low-rank terms; None removes them.
+        """
+        self.variables = {"params": params} | ({} if lora is None else {"lora": lora})
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt."""
+        if isinstance(prompt, str):
+            return encode(self.model.tokenizer, prompt)
+        return [int(token) for token in prompt]
+
+    def string_set(self, strings: Sequence[str]) -> Automaton:
+        """A constraint: one of these strings; see `constrain_text.string_set`."""
+        return string_set(self.model.tokenizer, strings, end_token=self.end_token)
+
+    def verb_object_grammar(self, rules: Sequence[Rule]) -> Automaton:
+        """A constraint: phrases in slots; see `constrain_text.verb_object_grammar`."""
+        return verb_object_grammar(self.model.tokenizer, rules, end_token=self.end_token)
+
+    def json_schema(self, schema: Mapping[str, Any]) -> Automaton:
+        """A constraint: JSON of a schema; see `constrain_json.json_schema`."""
+        return json_schema(self.model.tokenizer, schema, end_token=self.end_token)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingConfig | Sequence[SamplingConfig] = GREEDY,
+        constraint: Automaton | Sequence[Automaton | None] | None = None,
+    ) -> list[Completion]:
+        """Replies to a batch of prompts of any lengths.
+
+        Args:
+            prompts: equal ones are read once.
+            sampling: of each prompt, or of all; row i then draws with seed + i.
+            constraint: of each prompt, or of all.
+
+        Raises:
+            ValueError: no prompts, or one of them cannot be answered (the lengths are named).
+        """
+        return self.session(len(prompts)).generate(prompts, sampling, constraint)
+
+    def session(self, batch: int = 1) -> "Session":
+        """Agents whose histories stay in the cache, one a row."""
+        return Session(self, batch)
+
+    def batcher(self, rows: int = 8) -> Batcher:
+        """Requests that come and go, answered together; see `Batcher`."""
+        return Batcher(RowBatch(self.model, self.variables, rows), self.request)
+
+    def request(
+        self, prompt: Prompt, sampling: SamplingConfig, constraint: Automaton | None = None
+    ) -> Request:
+        """A prompt with its settings, checked.
+
+        Raises:
+            ValueError: it cannot be answered (the lengths are named).
+        """
+        stops = sampling.stop_tokens
+        if constraint is not None:
+            stops = ()
+        elif stops is None:
+            stops = (self.end_token,)
+        request = Request(self.encode(prompt), sampling, constraint, tuple(stops))
+        request.check(self.model.config.max_positions)
+        return request
+
+
+class Session:
+    """Rows whose prompts grow: what a row has read or said itself is not read again.
+
+    A prompt goes on where its row's cache agrees with it, token by token; where it does not, the
+    row goes back to the common beginning.
+
+    Args:
+        generator: whose parameters of now are used to the end.
+        batch: number of rows.
+    """
+
+    def __init__(self, generator: Generator, batch: int = 1) -> None:
+        if batch < 1:
+            raise ValueError(f"a session needs at least one row, found {batch}")
+        self._generator, self._batch = generator, batch
+        self._rows = RowBatch(generator.model, generator.variables, bucket(batch, smallest=1))
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingConfig | Sequence[SamplingConfig] = GREEDY,
+        constraint: Automaton | Sequence[Automaton | None] | None = None,
+    ) -> list[Completion]:
+        """The next reply of every row; see `Generator.generate`.
+
+        Args:
+            prompts: the whole history of each row.
+            sampling: of each row, or of all; row i then draws with seed + i.
+            constraint: of each row, or of all.
+
+        Raises:
+            ValueError: the prompts are not one for each row, or one cannot be answered.
+        """
+        if len(prompts) != self._batch:
+            raise ValueError(f"prompts ({len(prompts)}) must be one for each row ({self._batch})")
+        if isinstance(sampling, SamplingConfig):
+            sampling = [
+                dataclasses.replace(sampling, seed=sampling.seed + row)
+                for row in range(self._batch)
+            ]
+        if constraint is None or isinstance(constraint, Automaton):
+            constraint = [constraint] * self._batch
+        asked = zip(prompts, sampling, constraint, strict=True)
+        requests = {row: self._generator.request(*each) for row, each in enumerate(asked)}
+        self._rows.start(requests)
+        has_stops = any(r.sampling.stop_strings for r in requests.values())
+        while self._rows.running:
+            self._rows.step(_STOP_INTERVAL if has_stops else CAPACITY)
+        return [reply.completion() for reply in self._rows.replies[: self._batch] if reply]

@@ -1,0 +1,279 @@
+"""Rows of a batch that read prompts and say replies, each at its own place.
+
+The host side of `generate_steps`: what stands in the cache of each row, so that of a new prompt
+only what differs is read; room in the cache; which constraint each row is under; stop strings.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagent.models.llm.cache import KVCache
+from jaxagent.models.llm.constrain import (
+    FREE,
+    SMALLEST,
+    Automaton,
+    ConstraintTables,
+    TableSizes,
+    bucket,
+    pack,
+)
+from jaxagent.models.llm.generate_reply import Reply, Request
+from jaxagent.models.llm.generate_steps import (
+    Finish,
+    Said,
+    Variables,
+    begin,
+    broadcast,
+    decode,
+    merge_rows,
+    new_rows,
+    prefill,
+    put_row,
+    resize,
+    rewind,
+    take_row,
+)
+from jaxagent.models.llm.load import LanguageModel
+from jaxagent.models.llm.sampling import SamplingConfig, stack_sampling
+
+PIECES = (16, 64, 256)
+"""Lengths in which prompts are read."""
+
+SMALLEST_SLOTS = 256
+# What one more call costs, in tokens of a longer one: the weights are read once a call.
+_CALL_COST = 24
+_IDLE = SamplingConfig()
+
+
+class Constraints(NamedTuple):
+    """The automata of a batch's rows, packed.
+
+    Attributes:
+        automata: of each row; None is free.
+        tables: None while every row is free.
+        starts: where each row begins in the tables.
+    """
+
+    automata: tuple[Automaton | None, ...]
+    tables: ConstraintTables | None
+    starts: np.ndarray
+
+
+def pieces(count: int, largest: int = PIECES[-1]) -> list[int]:
+    """Lengths in which to read a number of tokens, the cheapest of a few ways.
+
+    Args:
+        count: tokens to read.
+        largest: no piece is longer.
+    """
+    sizes = [size for size in PIECES if size <= largest] or [largest]
+    if count <= 0:
+        return []
+    over = next((size for size in sizes if size >= count), None)
+    under = max((size for size in sizes if size <= count), default=None)
+    if under is None or over == count:
+        return [over or sizes[-1]]
+    split = [under, *pieces(count - under, largest)]
+    if over is None or sum(split) + _CALL_COST * len(split) < over + _CALL_COST:
+        return split
+    return [over]
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two sequences have in common from the start."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+class RowBatch:
+    """A batch of rows over one cache.
+
+    Args:
+        model: whose words they say.
+        variables: what the model is applied to.
+        batch: number of rows; every compiled step is for this many.
+    """
+
+    def __init__(self, model: LanguageModel, variables: Variables, batch: int) -> None:
+        self.model, self.variables, self.batch = model, variables, batch
+        self.replies: list[Reply | None] = [None] * batch
+        self._prompts: list[list[int]] = [[] for _ in range(batch)]
+        self._said: list[list[int]] = [[] for _ in range(batch)]
+        config = model.config
+        self._cache = KVCache.create(config, batch, self._slots_for(1))
+        self._last = jnp.zeros((batch, config.hidden_size), config.dtype)
+        self._rows = new_rows(np.zeros(batch), np.zeros(batch), np.full(batch, Finish.IDLE))
+        free = Constraints((None,) * batch, None, np.full(batch, FREE, np.int32))
+        self._constraints, self._table_sizes = free, SMALLEST
+
+    def read(self, row: int) -> list[int]:
+        """The tokens whose keys and values stand in a row's cache."""
+        return self._prompts[row] + self._said[row][:-1]
+
+    @property
+    def running(self) -> list[int]:
+        """Rows whose reply is not complete."""
+        return [r for r, reply in enumerate(self.replies) if reply and not reply.finish_reason]
+
+    def start(self, requests: Mapping[int, Request]) -> None:
+        """Read prompts, and say the first token of each reply.
+
+        Args:
+            requests: of the rows that begin; the other rows stand still meanwhile.
+
+        Raises:
+            ValueError: a prompt and its reply do not fit the context, or a constraint's shortest
+                string does not fit its budget.
+        """
+        for request in requests.values():
+            request.check(self.model.config.max_positions)
+        self._make_room(max(r.length for r in requests.values()))
+        # The last token is read again even where the cache holds it: its features are needed.
+        reused = {
+            row: min(common_prefix(self.read(row), r.prompt), len(r.prompt) - 1)
+            for row, r in requests.items()
+        }
+        keep = [reused.get(row, len(self.read(row))) for row in range(self.batch)]
+        self._cache = rewind(self._cache, np.array(keep, np.int32))
+        self._read({row: list(r.prompt[reused[row] :]) for row, r in requests.items()})
+        for row, request in requests.items():
+            self._prompts[row], self._said[row] = list(request.prompt), []
+            self.replies[row] = Reply(self.model.tokenizer, request, reused[row])
+        self._constrain(requests)
+        self._begin(requests)
+
+    def step(self, steps: int) -> None:
+        """Say up to `steps` more tokens in every running row."""
+        self._cache, self._rows, said = decode(
+            self.model.config,
+            self.variables,
+            self._cache,
+            self._rows,
+            self._sampling(),
+            self._constraints.tables,
+            np.int32(steps),
+        )
+        self._take(said, self.running)
+
+    def stop(self, row: int) -> None:
+        """Let a row say nothing more; what it has read stays for a later prompt."""
+        finish = np.array(self._rows.finish)
+        finish[row] = Finish.IDLE
+        self._rows = self._rows.replace(finish=finish)
+        reply = self.replies[row]
+        if reply and reply.finish_reason is None:
+            reply.finish_reason = "cancelled"
+
+    def _slots_for(self, length: int) -> int:
+        return min(bucket(length, smallest=SMALLEST_SLOTS), self.model.config.max_positions)
+
+    def _make_room(self, length: int) -> None:
+        slots = self._slots_for(length)
+        if slots > self._cache.slots:
+            self._cache = resize(self._cache, slots)
+
+    def _read(self, prompts: dict[int, list[int]]) -> None:
+        """Feed tokens to rows, behind what their caches hold."""
+        is_new = not any(self.read(row) for row in prompts)
+        distinct = {tuple(prompt) for prompt in prompts.values()}
+        if len(prompts) == self.batch > 1 and is_new and len(distinct) == 1:
+            cache = KVCache.create(self.model.config, 1, self._cache.slots)
+            cache, last = self._feed(cache, self._last[:1], [prompts[0]])
+            self._cache, self._last = broadcast(cache, last, self.batch)
+        elif 2 * len(prompts) > self.batch:
+            listed = [prompts.get(row, []) for row in range(self.batch)]
+            self._cache, self._last = self._feed(self._cache, self._last, listed)
+        else:
+            # Alone, so that the rows that say something are not computed beside it.
+            for row, prompt in prompts.items():
+                cache, last = take_row(self._cache, self._last, np.int32(row))
+                cache, last = self._feed(cache, last, [prompt])
+                self._cache, self._last = put_row(
+                    self._cache, self._last, np.int32(row), cache, last
+                )
+
+    def _feed(
+        self, cache: KVCache, last: jax.Array, prompts: list[list[int]]
+    ) -> tuple[KVCache, jax.Array]:
+        done = 0
+        for size in pieces(max(map(len, prompts)), cache.slots):
+            tokens = np.zeros((len(prompts), size), np.int32)
+            for row, prompt in enumerate(prompts):
+                piece = prompt[done : done + size]
+                tokens[row, : len(piece)] = piece
+            count = np.array([np.clip(len(p) - done, 0, size) for p in prompts], np.int32)
+            cache, last = prefill(self.model.config, self.variables, cache, last, tokens, count)
+            done += size
+        return cache, last
+
+    def _constrain(self, requests: Mapping[int, Request]) -> None:
+        """Pack the constraints anew where they changed; running rows keep their place."""
+        before = self._constraints
+        automata = tuple(
+            requests[row].constraint
+            if row in requests
+            else (before.automata[row] if row in self.running else None)
+            for row in range(self.batch)
+        )
+        if all(a is None for a in automata):
+            starts = np.full(self.batch, FREE, np.int32)
+            self._constraints = Constraints(automata, None, starts)
+        elif any(a is not b for a, b in zip(automata, before.automata, strict=True)):
+            tables, starts = pack(
+                automata,
+                vocab_size=self.model.config.vocab_size,
+                at_least=self._table_sizes,
+            )
+            self._table_sizes = TableSizes(*tables.sizes)
+            self._constraints = Constraints(automata, tables, starts)
+        moved = np.where(
+            np.array([a is not None for a in automata]),
+            self._constraints.starts - before.starts,
+            0,
+        )
+        self._rows = self._rows.replace(state=np.array(self._rows.state) + moved)
+
+    def _sampling(self) -> Any:
+        requests = [reply.request if reply else None for reply in self.replies]
+        return stack_sampling(
+            [r.sampling if r else _IDLE for r in requests],
+            [r.stop_tokens if r else () for r in requests],
+        )
+
+    def _begin(self, requests: Mapping[int, Request]) -> None:
+        is_new = np.array([row in requests for row in range(self.batch)])
+        budgets = [reply.request.sampling.max_new_tokens if reply else 0 for reply in self.replies]
+        fresh = new_rows(
+            np.array(budgets),
+            self._constraints.starts,
+            np.where(is_new, Finish.RUNNING, Finish.IDLE),
+        )
+        fresh, said = begin(
+            self.model.config,
+            self.variables,
+            self._last,
+            fresh,
+            self._sampling(),
+            self._constraints.tables,
+        )
+        self._rows = merge_rows(is_new, fresh, self._rows)
+        self._take(said, list(requests))
+
+    def _take(self, said: Said, rows: list[int]) -> None:
+        """Hand the tokens to the replies, on the host."""
+        columns = jax.device_get(said)
+        finish = np.asarray(self._rows.finish)
+        for row in rows:
+            reply = self.replies[row]
+            live = columns.token[:, row] >= 0
+            tokens = columns.token[live, row].tolist()
+            self._said[row] += tokens
+            logs = np.stack([column[live, row] for column in columns[1:]], axis=-1)
+            reply.take(tokens, logs, Finish(int(finish[row])))
+            if reply.finish_reason == "stop":
+                self.stop(row)

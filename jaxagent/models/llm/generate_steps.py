@@ -1,0 +1,298 @@
+"""The compiled steps of generation: read a piece of the prompts, say one token, say many.
+
+Pure functions of (parameters, cache, rows); sizes that they are compiled for are the batch, the
+slots of the cache, the length of a piece of prompt, and the sizes of the constraint tables.
+`generate` keeps these to a few.
+"""
+
+import functools
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxagent.models.llm.cache import KVCache
+from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.constrain import ConstraintTables, advance, is_done, permitted
+from jaxagent.models.llm.llama import Llama
+from jaxagent.models.llm.sampling import (
+    Repetition,
+    Sampling,
+    draw,
+    no_repetition,
+    observe_repetition,
+)
+
+Variables = dict[str, Any]
+"""What `Llama.apply` takes: `params`, and `lora` beside it where there is an adapter."""
+
+CAPACITY = 64
+"""Tokens that one call of `decode` can say at most; how many it does is up to the caller."""
+
+
+class Finish(IntEnum):
+    """Why a row of a batch says nothing more."""
+
+    RUNNING = 0
+    END = 1
+    REPETITION = 2
+    LENGTH = 3
+    IDLE = 4
+
+
+@flax.struct.dataclass(kw_only=True)
+class Rows:
+    """Replies in the making.
+
+    Attributes:
+        token: said last and not yet read by the model.
+        index: how many tokens have been said.
+        remaining: how many may still be said.
+        state: in the constraint tables.
+        repetition: of the reply so far.
+        finish: a `Finish`.
+    """
+
+    token: Int[Array, " B"]
+    index: Int[Array, " B"]
+    remaining: Int[Array, " B"]
+    state: Int[Array, " B"]
+    repetition: Repetition
+    finish: Int[Array, " B"]
+
+
+class Said(NamedTuple):
+    """Tokens that rows said, oldest first; −1 where a row said nothing any more.
+
+    The three log-probabilities are those of `sampling.Drawn`.
+    """
+
+    token: Int[Array, "N B"]
+    log_prob: Float[Array, "N B"]
+    permitted_log_prob: Float[Array, "N B"]
+    behaviour_log_prob: Float[Array, "N B"]
+
+
+def new_rows(budgets: np.ndarray, states: np.ndarray, finish: np.ndarray) -> Rows:
+    """Rows before their first token, in host memory.
+
+    Args:
+        budgets: most tokens that each may say.
+        states: where each begins in the constraint tables.
+        finish: RUNNING, or IDLE for a row that nobody asked for.
+    """
+    batch = len(budgets)
+    return Rows(
+        token=np.zeros(batch, np.int32),
+        index=np.zeros(batch, np.int32),
+        remaining=np.asarray(budgets, np.int32),
+        state=np.asarray(states, np.int32),
+        repetition=no_repetition(batch),
+        finish=np.asarray(finish, np.int32),
+    )
+
+
+@functools.partial(jax.jit, static_argnames="config", donate_argnames=("cache", "last"))
+def prefill(
+    config: LlamaConfig,
+    variables: Variables,
+    cache: KVCache,
+    last: Float[Array, "B D"],
+    tokens: Int[Array, "B L"],
+    count: Int[Array, " B"],
+) -> tuple[KVCache, Float[Array, "B D"]]:
+    """Read a piece of each row's prompt.
+
+    Args:
+        config: of the model.
+        variables: of the model.
+        cache: grows by `count`; donated.
+        last: features of the last token that each row has read; donated.
+        tokens: right-padded.
+        count: live tokens of each row, possibly 0.
+
+    Returns:
+        The cache and `last` after the piece; no logits, which only the end of a prompt needs.
+    """
+    is_live = jnp.arange(tokens.shape[1])[None, :] < count[:, None]
+    output = Llama(config).apply(
+        variables, tokens, segment_ids=is_live.astype(jnp.int32), cache=cache
+    )
+    end = jnp.maximum(count - 1, 0)[:, None, None]
+    newest = jnp.take_along_axis(output.hidden, end, axis=1)[:, 0]
+    return output.cache, jnp.where((count > 0)[:, None], newest, last)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def begin(
+    config: LlamaConfig,
+    variables: Variables,
+    last: Float[Array, "B D"],
+    rows: Rows,
+    sampling: Sampling,
+    tables: ConstraintTables | None,
+) -> tuple[Rows, Said]:
+    """Say the first token, which needs no further reading.
+
+    Args:
+        config: of the model.
+        variables: of the model.
+        last: features of the last prompt token.
+        rows: before their first token; rows that are not running keep their state.
+        sampling: how tokens are drawn.
+        tables: what may be said; None is anything.
+
+    Returns:
+        Rows after the token, and the token as `Said` of N = 1.
+    """
+    rows, said = _say(config, variables, last, rows, sampling, tables)
+    return rows, jax.tree.map(lambda x: x[None], said)
+
+
+@functools.partial(jax.jit, static_argnames="config", donate_argnames="cache")
+def decode(
+    config: LlamaConfig,
+    variables: Variables,
+    cache: KVCache,
+    rows: Rows,
+    sampling: Sampling,
+    tables: ConstraintTables | None,
+    steps: Int[Array, ""],
+) -> tuple[KVCache, Rows, Said]:
+    """Say up to `steps` more tokens, fewer when every row ends before.
+
+    Args:
+        config: of the model.
+        variables: of the model.
+        cache: holds everything but each row's last token; donated.
+        rows: at least one token in.
+        sampling: how tokens are drawn.
+        tables: what may be said; None is anything.
+        steps: at most `CAPACITY`.
+
+    Returns:
+        The cache, which again lacks each row's last token; the rows; what they said.
+    """
+    batch = rows.token.shape[0]
+    nothing = jnp.zeros((CAPACITY, batch), jnp.float32)
+    said = Said(jnp.full((CAPACITY, batch), -1, jnp.int32), nothing, nothing, nothing)
+
+    def goes_on(carry: tuple) -> Array:
+        step, _, rows, _ = carry
+        return (step < steps) & jnp.any(rows.finish == Finish.RUNNING)
+
+    def body(carry: tuple) -> tuple:
+        step, cache, rows, said = carry
+        is_running = rows.finish == Finish.RUNNING
+        output = Llama(config).apply(
+            variables,
+            rows.token[:, None],
+            segment_ids=is_running[:, None].astype(jnp.int32),
+            cache=cache,
+        )
+        rows, new = _say(config, variables, output.hidden[:, 0], rows, sampling, tables)
+        said = jax.tree.map(lambda all_of, one: all_of.at[step].set(one), said, new)
+        return step + 1, output.cache, rows, said
+
+    _, cache, rows, said = jax.lax.while_loop(goes_on, body, (jnp.int32(0), cache, rows, said))
+    return cache, rows, said
+
+
+def _say(
+    config: LlamaConfig,
+    variables: Variables,
+    hidden: Float[Array, "B D"],
+    rows: Rows,
+    sampling: Sampling,
+    tables: ConstraintTables | None,
+) -> tuple[Rows, Said]:
+    """Draw the next token of every running row and see whether it ends the reply."""
+    logits = Llama(config).apply(variables, hidden, method="logits")
+    vocab_size = logits.shape[-1]
+    mask = None
+    if tables is not None:
+        mask = permitted(tables, rows.state, rows.remaining, vocab_size)
+    drawn = draw(logits, mask, sampling, rows.index)
+    is_running = rows.finish == Finish.RUNNING
+    token = jnp.where(is_running, drawn.token, rows.token)
+    repetition, is_looping = observe_repetition(rows.repetition, token, sampling.max_repeats)
+    remaining = rows.remaining - 1
+    is_end = jnp.any(token[:, None] == sampling.stop_tokens, axis=-1)
+    state = rows.state
+    if tables is not None:
+        state = advance(tables, rows.state, token)
+        is_end |= is_done(tables, state)
+    finish = jnp.select(
+        [is_end, is_looping, remaining <= 0],
+        [jnp.int32(Finish.END), jnp.int32(Finish.REPETITION), jnp.int32(Finish.LENGTH)],
+        jnp.int32(Finish.RUNNING),
+    )
+    after = Rows(
+        token=token,
+        index=rows.index + 1,
+        remaining=remaining,
+        state=state,
+        repetition=repetition,
+        finish=finish,
+    )
+    said = Said(
+        jnp.where(is_running, token, -1),
+        drawn.log_prob,
+        drawn.permitted_log_prob,
+        drawn.behaviour_log_prob,
+    )
+    return merge_rows(is_running, after, rows), said
+
+
+@functools.partial(jax.jit, donate_argnames="cache")
+def rewind(cache: KVCache, length: Int[Array, " B"]) -> KVCache:
+    """Forget all but the first tokens of each row."""
+    return cache.rewind(length)
+
+
+@functools.partial(jax.jit, static_argnames="slots")
+def resize(cache: KVCache, slots: int) -> KVCache:
+    """Make room."""
+    return cache.resize(slots)
+
+
+@functools.partial(jax.jit, static_argnames="batch")
+def broadcast(
+    cache: KVCache, last: Float[Array, "1 D"], batch: int
+) -> tuple[KVCache, Float[Array, "B D"]]:
+    """One row that was read, made many."""
+    return cache.broadcast(batch), jnp.repeat(last, batch, axis=0)
+
+
+@jax.jit
+def take_row(
+    cache: KVCache, last: Float[Array, "B D"], row: Int[Array, ""]
+) -> tuple[KVCache, Float[Array, "1 D"]]:
+    """One row as a batch of its own."""
+    return cache.select(row[None]), last[row[None]]
+
+
+@functools.partial(jax.jit, donate_argnames=("cache", "last"))
+def put_row(
+    cache: KVCache,
+    last: Float[Array, "B D"],
+    row: Int[Array, ""],
+    one: KVCache,
+    one_last: Float[Array, "1 D"],
+) -> tuple[KVCache, Float[Array, "B D"]]:
+    """Put back what `take_row` took."""
+    return cache.insert(row[None], one), last.at[row[None]].set(one_last)
+
+
+@jax.jit
+def merge_rows(is_new: Bool[Array, " B"], new: Rows, old: Rows) -> Rows:
+    """The new state of some rows, the old one of the others."""
+
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(is_new.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(choose, new, old)
