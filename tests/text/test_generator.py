@@ -9,6 +9,7 @@ import pytest
 
 from envs.text import generator
 from envs.text.data import data_root, list_games, task_type_of
+from envs.text.demonstrations import demonstrate
 from envs.text.engine import step
 from envs.text.game import load_game
 from envs.text.generator import SPLITS, generate_games, is_unseen, main, write_games
@@ -28,6 +29,7 @@ def test_a_thousand_games_are_different_and_won_and_made_in_time():
         for command in made.plan:
             state = step(made.game, state, command).state
         assert state.won
+        assert demonstrate(made.game, "searching") is not None
     kinds = [made.game.task.kind for made in games]
     assert min(map(kinds.count, TASK_TYPES)) >= 166
 
