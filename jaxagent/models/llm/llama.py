@@ -223,6 +223,7 @@ class Llama(nn.Module):
         positions: Int[Array, "B L"] | None = None,
         segment_ids: Int[Array, "B L"] | None = None,
         cache: KVCache | None = None,
+        visible: Bool[Array, "B L S"] | None = None,
     ) -> LlamaOutput:
         """Features of each token, which sees itself and what came before it.
 
@@ -234,6 +235,10 @@ class Llama(nn.Module):
                 one row never meet, and 0 is padding; with a cache, 0 is padding on the right,
                 which is not appended. By default every token is live.
             cache: what was read before; each row goes on at its own length.
+            visible: which slots of the cache (or, without one, which tokens) each token attends
+                to, where that is not all that came before: a tree of continuations of one
+                prompt, each of which sees its own ancestors. Takes the place of segment_ids'
+                effect on attention.
 
         Returns:
             Features after the last norm, not yet logits; the features of padding mean nothing.
@@ -247,7 +252,8 @@ class Llama(nn.Module):
             positions = start[:, None] + jnp.arange(length)[None, :]
         cos, sin = rotation(self.config, positions)
         count = jnp.sum(segment_ids != 0, axis=1, dtype=jnp.int32)
-        visible = _visible(segment_ids, start, None if cache is None else cache.slots)
+        if visible is None:
+            visible = _visible(segment_ids, start, None if cache is None else cache.slots)
         setting = Setting(cos, sin, visible, start, count)
         stream = Stream(
             x=self.embedding[tokens].astype(self.config.dtype),
