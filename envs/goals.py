@@ -64,11 +64,10 @@ class GoalSimulator:
     spec: GoalSpec
     show: Callable[[Array, Array], Array] = lambda pose, goal: pose
 
-    @functools.cached_property  # traces a reset
+    @property
     def observation_size(self) -> int:
         """O."""
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        return jax.eval_shape(self.reset, key).observation.shape[-1]
+        return self._observation_size
 
     @property
     def action_size(self) -> int:
@@ -130,6 +129,11 @@ class GoalSimulator:
     def pose(self, state: SimulatorState) -> Float[Array, " Q"]:
         """The body's, with the goal in it where the body can show one."""
         return self.show(self.simulator.pose(state.physics.simulator), _present(state)[0])
+
+    @functools.cached_property  # traces a reset
+    def _observation_size(self) -> int:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        return jax.eval_shape(self.reset, key).observation.shape[-1]
 
     def _begin(
         self, body: SimulatorState, difficulty: Difficulty, key: PRNGKeyArray

@@ -10,14 +10,13 @@ from envs.brax_env import BACKENDS
 from jaxagent.agents.ppo import PPOConfig
 from jaxagent.planning.guidance import GuidanceConfig
 from jaxagent.training.config import (
-    PLACEMENT,
     RunConfig,
     overlay,
     parse_command_line,
     read_yaml,
     refuse,
 )
-from jaxagent.training.run_folder import CONFIG_FILE
+from jaxagent.training.run_folder import CONFIG_FILE, take_up
 
 PROGRAM = "python -m experiments.ant_guidance"
 DESCRIPTION = (
@@ -67,17 +66,7 @@ class AntConfig:
             raise ValueError("compare and distill_from cannot be combined: a student is unguided")
         if self.compare and self.removal_test:
             raise ValueError("compare and removal_test cannot be combined: choose one")
-        batch, groups = self.run.num_envs * self.run.unroll_length, self.ppo.shuffle_groups
-        if self.run.num_envs % groups:
-            raise ValueError(
-                f"num_envs ({self.run.num_envs}) must be divisible by shuffle_groups ({groups})"
-            )
-        if batch % (groups * self.ppo.num_minibatches):
-            raise ValueError(
-                f"num_envs * unroll_length ({self.run.num_envs} * {self.run.unroll_length}) must "
-                f"be divisible by shuffle_groups * num_minibatches ({groups} * "
-                f"{self.ppo.num_minibatches})"
-            )
+        self.ppo.check_batch(self.run.num_envs, self.run.unroll_length)
         if self.planner != "rule" and not pathlib.Path(self.planner).is_file():
             raise ValueError(f"planner ({self.planner}) must be rule or an existing plan file")
 
@@ -145,25 +134,4 @@ def continued(config: AntConfig, folder: pathlib.Path, arguments: Sequence[str])
     path = folder / CONFIG_FILE
     saved = overlay(AntConfig(), read_yaml(path), str(path))
     asked = parse_command_line(AntConfig, arguments, saved, PROGRAM, DESCRIPTION)
-    placement = {name: getattr(asked.run, name) for name in PLACEMENT}
-    placed = dataclasses.replace(
-        saved, resume=True, run=dataclasses.replace(saved.run, **placement)
-    )
-    ignored = {"resume": True, "preset": saved.preset, "config": saved.config}
-    wanted = dataclasses.replace(
-        asked, **ignored, run=dataclasses.replace(asked.run, name=saved.run.name)
-    )
-    for part in ("run", "ppo", "guidance"):
-        _refuse_changes(getattr(placed, part), getattr(wanted, part), folder)
-    _refuse_changes(placed, wanted, folder)
-    return placed
-
-
-def _refuse_changes(saved, asked, folder: pathlib.Path) -> None:
-    for field in dataclasses.fields(saved):
-        before, after = getattr(saved, field.name), getattr(asked, field.name)
-        if before != after and not dataclasses.is_dataclass(before):
-            raise ValueError(
-                f"resume: {folder} was begun with {field.name} {before}, not {after}; "
-                "start another run to change it"
-            )
+    return take_up(saved, asked, folder)

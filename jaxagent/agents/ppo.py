@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -64,6 +65,8 @@ class PPO:
         num_updates: int,
         axis_name: str | None = None,
         teacher: Callable[[Float[Array, "*S O"]], Distribution] | None = None,
+        policy: nn.Module | None = None,
+        critic: nn.Module | None = None,
     ):
         """Bind networks and optimisers.
 
@@ -76,15 +79,18 @@ class PPO:
             axis_name: mapped device axis over which gradients and statistics are averaged.
             teacher: action distribution to distil from, of raw observations; adds
                 distill_cost · KL(student ‖ teacher) to the loss.
+            policy: observation -> (loc, scale) before tanh; None is a plain network of the
+                configuration's sizes.
+            critic: observation -> value; None likewise.
         """
         self.config = config
         self.observation_size = observation_size
         self.axis_name = axis_name
         self.teacher = teacher
-        self.policy = TanhNormalPolicy(
+        self.policy = policy or TanhNormalPolicy(
             action_size, config.policy_hidden_sizes, config.activation, config.initial_scale
         )
-        self.critic = ValueCritic(config.critic_hidden_sizes, config.activation)
+        self.critic = critic or ValueCritic(config.critic_hidden_sizes, config.activation)
         steps = num_updates * config.num_epochs * config.num_minibatches
         self.policy_optimiser = _optimiser(config, config.policy_learning_rate, steps)
         self.critic_optimiser = _optimiser(config, config.critic_learning_rate, steps)

@@ -77,6 +77,23 @@ class PPOConfig:
         _require_choice("activation", self.activation, tuple(ACTIVATIONS))
         _require_choice("learning_rate_schedule", self.learning_rate_schedule, SCHEDULES)
 
+    def check_batch(self, num_envs: int, unroll_length: int) -> None:
+        """Refuse a batch that cannot be cut into groups and minibatches.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        groups, minibatches = self.shuffle_groups, self.num_minibatches
+        if num_envs % groups:
+            raise ValueError(
+                f"num_envs ({num_envs}) must be divisible by shuffle_groups ({groups})"
+            )
+        if num_envs * unroll_length % (groups * minibatches):
+            raise ValueError(
+                f"num_envs * unroll_length ({num_envs} * {unroll_length}) must be divisible by "
+                f"shuffle_groups * num_minibatches ({groups} * {minibatches})"
+            )
+
 
 def _require_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:

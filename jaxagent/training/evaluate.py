@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,10 +30,18 @@ class Report:
     episode_length: float
     success_rate: list[float]
     """Share of episodes that met the task's goal, one a seed."""
+    fall_rate: list[float] | None = None
+    """Share of episodes that the body ended itself; this and the following of goal tasks only."""
+    success_at_end_rate: list[float] | None = None
+    """Share of episodes in which the last step was a success."""
+    steps_to_success: list[float] | None = None
+    """Mean over the episodes that reached their goal; 0 where none did."""
+    final_distance: list[float] | None = None
+    """Mean distance from the goal after the last step."""
 
     def metrics(self) -> dict:
-        """For the log."""
-        return dataclasses.asdict(self)
+        """For the log; what the task does not have is left out."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
 def summarise(evaluation: Evaluation) -> Report:
@@ -48,7 +57,21 @@ def summarise(evaluation: Evaluation) -> Report:
         episode_std=float(returns.std()),
         episode_length=float(np.mean(evaluation.episode_length)),
         success_rate=np.mean(evaluation.success, axis=1).tolist(),
+        **_goal_figures(evaluation),
     )
+
+
+def _goal_figures(evaluation: Evaluation) -> dict[str, Any]:
+    goals = evaluation.goals
+    if goals is None:
+        return {}
+    reached = np.maximum(np.sum(evaluation.success, axis=1), 1)
+    return {
+        "fall_rate": np.mean(goals.fell, axis=1).tolist(),
+        "success_at_end_rate": np.mean(goals.success_at_end, axis=1).tolist(),
+        "steps_to_success": (np.sum(goals.steps_to_success, axis=1) / reached).tolist(),
+        "final_distance": np.mean(goals.final_distance, axis=1, dtype=np.float64).tolist(),
+    }
 
 
 def evaluate(

@@ -18,6 +18,10 @@ from jaxagent.training.metrics import MetricsLog
 from jaxagent.training.progress import Reporter
 from jaxagent.training.trainer import Evaluation, Programs, Trainer, TrainState
 
+OF_ENDED_EPISODES = {
+    "episode_return", "episode_length", "episode_success",
+    "final_distance", "goals_reached", "steps_to_success",
+}  # fmt: skip
 NONFINITE_LIMIT = 3  # updates in a row with a non-finite gradient
 
 
@@ -87,7 +91,7 @@ class Arm:
             self._audit.restore(host["audit"])
             return state, self._done
         state = self.trainer.init(list(seeds))
-        if not self.guided:
+        if not self.guided and state.guidance is not None:
             state = switch_guidance(state, 0.0)
         self._seconds, self._done = 0.0, 0
         return state, None
@@ -119,12 +123,12 @@ class Arm:
         self._done += 1
         steps = self.run.num_envs * self.run.unroll_length
         values: dict[str, Any] = {name: float(np.mean(value)) for name, value in metrics.items()}
-        values["episode_return"] = _mean_of_ended(metrics, "episode_return")
-        values["episode_length"] = _mean_of_ended(metrics, "episode_length")
-        values["episode_success"] = _mean_of_ended(metrics, "episode_success")
+        for name in OF_ENDED_EPISODES & metrics.keys():
+            values[name] = _mean_of_ended(metrics, name)
         values["steps_per_second"] = steps * self.run.num_seeds / seconds
         values["seconds"] = self._seconds
-        if self._audit.observe(values["reward_total"], values["reward_env"]):
+        guided = "reward_guidance" in values
+        if guided and self._audit.observe(values["reward_total"], values["reward_env"]):
             values["audit_alarm"] = 1
             self.reporter.alarm(self._done * steps)
         self._write("train", values)
@@ -173,6 +177,8 @@ class Arm:
 
 def switch_guidance(state: TrainState, value: float) -> TrainState:
     """Turn guidance off (0) or on (1) without compiling again."""
+    if state.guidance is None:
+        raise ValueError("guidance (None) must be there to be switched")
     switch = state.guidance.switch
     host = np.full(switch.shape, value, switch.dtype)
     changed = jax.make_array_from_process_local_data(switch.sharding, host)

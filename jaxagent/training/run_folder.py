@@ -1,5 +1,6 @@
 """Run folders: where one is made, what stands in it, how it is found again."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import yaml
 from jax.experimental import multihost_utils
 
-from jaxagent.training.config import RunConfig
+from jaxagent.training.config import PLACEMENT, RunConfig
 
 CONFIG_FILE = "config.yaml"
 
@@ -62,3 +63,43 @@ def write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
         (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("run folder")
+
+
+def take_up(saved: Any, asked: Any, folder: pathlib.Path) -> Any:
+    """The configuration of a run that is taken up again: its own, only placed anew.
+
+    Args:
+        saved: as the run was begun; a dataclass whose `run` is a `RunConfig`.
+        asked: the same, with what the command line says on top.
+        folder: of the run.
+
+    Raises:
+        ValueError: something else is asked for than was begun.
+    """
+    placement = {name: getattr(asked.run, name) for name in PLACEMENT}
+    run = dataclasses.replace(saved.run, **placement)
+    placed = dataclasses.replace(saved, resume=True, run=run)
+    # How the options were found does not matter, only what they came to.
+    told = [f.name for f in dataclasses.fields(saved) if f.name in ("preset", "config")]
+    wanted = dataclasses.replace(
+        asked,
+        resume=True,
+        run=dataclasses.replace(asked.run, name=saved.run.name),
+        **{name: getattr(saved, name) for name in told},
+    )
+    for field in dataclasses.fields(placed):
+        before, after = getattr(placed, field.name), getattr(wanted, field.name)
+        if dataclasses.is_dataclass(before):
+            _refuse_changes(before, after, folder)
+    _refuse_changes(placed, wanted, folder)
+    return placed
+
+
+def _refuse_changes(saved: Any, asked: Any, folder: pathlib.Path) -> None:
+    for field in dataclasses.fields(saved):
+        before, after = getattr(saved, field.name), getattr(asked, field.name)
+        if before != after and not dataclasses.is_dataclass(before):
+            raise ValueError(
+                f"resume: {folder} was begun with {field.name} {before}, not {after}; "
+                "start another run to change it"
+            )

@@ -19,21 +19,31 @@ from flax import struct
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxagent.agents.ppo import PPO, PPOState
 from jaxagent.planning.guidance import Guidance, GuidanceState
 from jaxagent.rollout import collect
 from jaxagent.training.devices import AXIS, Layout
-from jaxagent.types import Env, EnvState, Trajectory
+from jaxagent.types import Env, EnvState, EnvStep, SimulatorState, Trajectory
 
 
 class TrainState(struct.PyTreeNode, kw_only=True):
     """Everything a run needs to go on; what a checkpoint holds."""
 
-    agent: PPOState
+    agent: Any  # what the agent learns and counts, PPOState for example
     env: EnvState
-    guidance: GuidanceState
+    guidance: GuidanceState | None  # None where the reward is the environment's alone
     key: PRNGKeyArray
     iteration: Int[Array, ""]
+    replay: Any = None  # None where the agent learns from fresh experience only
+
+
+class GoalEvaluation(NamedTuple):
+    """What E episodes of a goal-conditioned task came to."""
+
+    goal: Float[Array, "S E G"]  # the first of each episode
+    fell: Bool[Array, "S E"]  # ended by the body, not by success and not by time
+    success_at_end: Bool[Array, "S E"]  # at the last step, not only on the way
+    steps_to_success: Int[Array, "S E"]  # of the first; 0 where there was none
+    final_distance: Float[Array, "S E"]  # from the goal, after the last step
 
 
 class Evaluation(NamedTuple):
@@ -42,8 +52,10 @@ class Evaluation(NamedTuple):
     episode_return: Float[Array, "S E"]
     episode_length: Int[Array, "S E"]
     success: Bool[Array, "S E"]
-    path: Float[Array, "S E L 2"]  # metres; rows after an episode's end repeat its last
+    path: Float[Array, "S E L 2"]  # of the body, or of the achieved goal where that is a point of
+    # the plane, metres; rows after an episode's end repeat its last
     pose: Float[Array, "S D L Q"]  # of the first episode on each device, for rendering
+    goals: GoalEvaluation | None = None  # None where the task has no goal space
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +67,7 @@ class Trainer:
         evaluation_env: the same task, laid out for the evaluation's number of episodes.
         pose: reads what a renderer needs off an environment's state.
         agent: what learns.
-        guidance: what it is rewarded by.
+        guidance: what it is rewarded by; None is the environment's reward alone.
         layout: devices.
         num_envs: B, over all devices.
         unroll_length: T, steps of every environment in one iteration.
@@ -67,8 +79,8 @@ class Trainer:
     env: Env
     evaluation_env: Env
     pose: Callable
-    agent: PPO
-    guidance: Guidance
+    agent: Any
+    guidance: Guidance | None
     layout: Layout
     num_envs: int
     unroll_length: int
@@ -90,16 +102,19 @@ class Trainer:
         lowered = (self._lower_iterate(state), self._lower_evaluate(state))
         with ThreadPoolExecutor(len(lowered)) as pool:
             compiled = list(pool.map(lambda program: program.compile(), lowered))
+        iterate, evaluate = compiled
+        seconds = time.perf_counter() - begin
+        if self.guidance is None:
+            return Programs(iterate, evaluate, lambda guidance, returns: guidance, seconds)
         observe = jax.jit(
             jax.vmap(self.guidance.observe_evaluation),
             out_shardings=self._placed(self.specs().guidance),
         )
-        iterate, evaluate = compiled
-        return Programs(iterate, evaluate, observe, time.perf_counter() - begin)
+        return Programs(iterate, evaluate, observe, seconds)
 
     def compile_evaluation(
         self, state: TrainState
-    ) -> Callable[[PPOState, Int[Array, " S"]], Evaluation]:
+    ) -> Callable[[Any, Int[Array, " S"]], Evaluation]:
         """Compile the evaluation alone, for a run that is only looked at."""
         return self._lower_evaluate(state).compile()
 
@@ -121,15 +136,18 @@ class Trainer:
     def specs(self) -> TrainState:
         """Which parts of the state are cut over devices: those of environments."""
         one = _replicated()
-        return TrainState(
-            agent=one,  # type: ignore[arg-type]
-            env=_sharded(),  # type: ignore[arg-type]
-            guidance=GuidanceState(
+        guidance = None
+        if self.guidance is not None:
+            guidance = GuidanceState(
                 cursor=_sharded(),
                 moments=one,
                 adaptive=one,
                 switch=one,  # type: ignore[arg-type]
-            ),
+            )
+        return TrainState(
+            agent=one,
+            env=_sharded(),  # type: ignore[arg-type]
+            guidance=guidance,
             key=one,  # type: ignore[arg-type]
             iteration=one,  # type: ignore[arg-type]
         )
@@ -184,7 +202,7 @@ class Trainer:
         return TrainState(
             agent=self.agent.init(agent_key),
             env=self.env.reset(self._streams(env_key, self.num_envs)),
-            guidance=self.guidance.init(self.num_envs // self.layout.size),
+            guidance=self.guidance and self.guidance.init(self.num_envs // self.layout.size),
             key=run_key,
             iteration=jnp.zeros((), jnp.int32),
         )
@@ -199,18 +217,22 @@ class Trainer:
             self._streams(act_key, self.num_envs),
             self.unroll_length,
         )
-        fraction = state.iteration.astype(jnp.float32) / self.num_iterations
-        guidance, reward, guidance_metrics = self.guidance.reward(
-            state.guidance, trajectory, fraction
-        )
+        guidance, reward, guidance_metrics = self._reward(state, trajectory)
         agent, agent_metrics = self.agent.update(state.agent, trajectory, reward, update_key)
-        metrics = _episode_metrics(trajectory) | guidance_metrics | agent_metrics
+        metrics = episode_metrics(trajectory) | guidance_metrics | agent_metrics
         state = state.replace(
             agent=agent, env=env, guidance=guidance, iteration=state.iteration + 1
         )
         return state, metrics
 
-    def _evaluate(self, agent: PPOState, seed: Int[Array, ""]) -> Evaluation:
+    def _reward(self, state: TrainState, trajectory: Trajectory):
+        if self.guidance is None or state.guidance is None:
+            mean = jax.lax.pmean(trajectory.reward.mean(), AXIS)
+            return None, trajectory.reward, {"reward_env": mean}
+        fraction = state.iteration.astype(jnp.float32) / self.num_iterations
+        return self.guidance.reward(state.guidance, trajectory, fraction)
+
+    def _evaluate(self, agent: Any, seed: Int[Array, ""]) -> Evaluation:
         """Play E episodes to their first end."""
         env, length = self.evaluation_env, self.evaluation_length
         state = env.reset(self._streams(jax.random.key(seed), self.evaluation_episodes))
@@ -220,8 +242,9 @@ class Trainer:
             episode_return=jnp.zeros(count),
             episode_length=jnp.zeros(count, jnp.int32),
             success=jnp.zeros(count, bool),
-            path=jnp.broadcast_to(state.simulator.body.position[None, :, :2], (length, count, 2)),
+            path=jnp.broadcast_to(_place(state.simulator)[None], (length, count, 2)),
             pose=jnp.zeros((length, 1, *jax.eval_shape(self.pose, first).shape)),
+            goals=_begin_goals(state),
         )
 
         def unfinished(carry):
@@ -235,7 +258,7 @@ class Trainer:
             state, step = env.step(state, jnp.tanh(loc))
             here = jnp.where(
                 alive[:, None],
-                step.next_body.position[:, :2],
+                _place(step),
                 record.path[jnp.maximum(time - 1, 0)],
             )
             record = Evaluation(
@@ -246,6 +269,7 @@ class Trainer:
                 pose=record.pose.at[time, 0].set(
                     jnp.where(alive[0], pose, record.pose[time - 1, 0])
                 ),
+                goals=_follow_goals(record.goals, step, alive),
             )
             return time + 1, state, alive & ~(step.terminated | step.truncated), record
 
@@ -261,8 +285,8 @@ class Programs(NamedTuple):
     """What `Trainer.compile` made."""
 
     iterate: Callable[[TrainState], tuple[TrainState, dict[str, Float[Array, " S"]]]]
-    evaluate: Callable[[PPOState, Int[Array, " S"]], Evaluation]
-    observe_evaluation: Callable[[GuidanceState, Float[Array, " S"]], GuidanceState]
+    evaluate: Callable[[Any, Int[Array, " S"]], Evaluation]
+    observe_evaluation: Callable[[Any, Float[Array, " S"]], Any]
     compile_seconds: float
 
 
@@ -274,16 +298,71 @@ def _sharded() -> Any:
     return PartitionSpec(None, AXIS)  # axis 0 is the seeds
 
 
-def _episode_metrics(trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
-    """Means over the episodes that ended in this batch; 0 where none did."""
-    ended = trajectory.episode_end
+def _place(moment: SimulatorState | EnvStep) -> Float[Array, "B 2"]:
+    """Where a picture of the path draws a state, or a step's successor."""
+    if isinstance(moment, EnvStep):
+        achieved, body = moment.next_achieved_goal, moment.next_body
+    else:
+        achieved, body = moment.achieved_goal, moment.body
+    return body.position[:, :2] if achieved is None or achieved.shape[-1] != 2 else achieved
+
+
+def _begin_goals(state: EnvState) -> GoalEvaluation | None:
+    goal, outcome = state.simulator.goal, state.simulator.outcome
+    if goal is None or outcome is None:
+        return None
+    no = jnp.zeros(goal.shape[0], bool)
+    return GoalEvaluation(
+        goal=goal,
+        fell=no,
+        success_at_end=no,
+        steps_to_success=outcome.steps_to_success,
+        final_distance=outcome.distance,
+    )
+
+
+def _follow_goals(
+    record: GoalEvaluation | None, step: EnvStep, alive: Bool[Array, " B"]
+) -> GoalEvaluation | None:
+    if record is None or step.outcome is None:
+        return None
+    now = GoalEvaluation(
+        goal=record.goal,
+        fell=step.terminated & ~step.success,
+        success_at_end=step.success,
+        steps_to_success=step.outcome.steps_to_success,
+        final_distance=step.outcome.distance,
+    )
+    return GoalEvaluation(
+        *(
+            jnp.where(alive.reshape(alive.shape + (1,) * (new.ndim - 1)), new, old)
+            for new, old in zip(now, record)
+        )
+    )
+
+
+def episode_metrics(trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
+    """Means over the episodes that ended in this batch; 0 where none did.
+
+    `episode_success` counts an episode of a goal-conditioned task when it reached a goal at all,
+    and `steps_to_success` is over those.
+    """
+    ended, outcome = trajectory.episode_end, trajectory.outcome
+    succeeded = trajectory.success if outcome is None else outcome.goals_reached > 0
     sums = {
         "episodes": ended.sum(),
         "episode_return": jnp.where(ended, trajectory.episode_return, 0.0).sum(),
         "episode_length": jnp.where(ended, trajectory.episode_length, 0).sum(),
-        "episode_success": (ended & trajectory.success).sum(),
+        "episode_success": (ended & succeeded).sum(),
     }
+    if outcome is not None:
+        sums["final_distance"] = jnp.where(ended, outcome.distance, 0.0).sum()
+        sums["goals_reached"] = jnp.where(ended, outcome.goals_reached, 0).sum()
+        sums["steps_to_success"] = jnp.where(ended, outcome.steps_to_success, 0).sum()
     sums = jax.tree.map(lambda x: jax.lax.psum(x.astype(jnp.float32), AXIS), sums)
     episodes = sums.pop("episodes")
     means = {name: value / jnp.maximum(episodes, 1.0) for name, value in sums.items()}
+    if outcome is not None:
+        reached = jnp.maximum(sums["episode_success"], 1.0)
+        means["steps_to_success"] = sums["steps_to_success"] / reached
     return means | {"episodes": episodes}

@@ -1,0 +1,169 @@
+"""Options of `experiments.train_skills`: task, file and command line, checked together."""
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from envs.brax_env import BACKENDS
+from envs.goals import goal_task
+from jaxagent.agents.ppo import PPOConfig
+from jaxagent.training.config import (
+    RunConfig,
+    overlay,
+    parse_command_line,
+    read_yaml,
+    refuse,
+)
+from jaxagent.training.run_folder import CONFIG_FILE, take_up
+from jaxagent.types import GOAL_REWARDS, ON_SUCCESS, GoalSpec
+
+PROGRAM = "python -m experiments.train_skills"
+DESCRIPTION = "Train a goal-conditioned skill by PPO, or by soft actor-critic with hindsight."
+ALGORITHMS = ("ppo", "sac_her")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GoalConfig:
+    """The goal space; None is what suits the task."""
+
+    reach: tuple[float, float] | None = None
+    """From where to where goals are drawn, in the task's own measure."""
+    threshold: float | None = None
+    """Success is a distance from the goal below this, in the goal's unit."""
+    reward: str | None = None
+    """sparse (-1, 0 on success), dense (10 success - 0.1 distance) or difference."""
+    on_success: str | None = None
+    """end, hold (the same goal) or redraw (a new goal in the same episode). Evaluation draws no
+    second goal: it ends where training would redraw."""
+
+    def __post_init__(self):
+        for name, known in (("reward", GOAL_REWARDS), ("on_success", ON_SUCCESS)):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise ValueError(f"{name} ({value}) must be one of {', '.join(known)}")
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is to differ from the task's own goal space."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkillsConfig:
+    """Options of every algorithm."""
+
+    task: str = "ant_goal"
+    """One of the tasks in envs/goal_tasks."""
+    algorithm: str = "ppo"
+    """ppo, or sac_her: soft actor-critic with hindsight experience replay."""
+    backend: str | None = None
+    """Physics: spring, positional, generalized or mjx; None is what suits the task."""
+    encoder_sizes: tuple[int, ...] = (64,)
+    """Hidden layers of the state encoder, and of the goal encoder, of policy and critic."""
+    config: str | None = None
+    """YAML file of options; the command line wins over it."""
+    resume: bool = False
+    """Go on with a run (--name, or the newest) from its last checkpoint."""
+    dry_run: bool = False
+    """Print the resolved configuration and what it amounts to; train nothing, write nothing."""
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    goals: GoalConfig = dataclasses.field(default_factory=GoalConfig)
+
+    def __post_init__(self):
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm ({self.algorithm}) must be one of {', '.join(ALGORITHMS)}")
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise ValueError(f"backend ({self.backend}) must be one of {', '.join(BACKENDS)}")
+        if any(size < 1 for size in self.encoder_sizes):
+            raise ValueError(f"encoder_sizes {self.encoder_sizes} must be positive widths")
+        self.spec()
+
+    def spec(self) -> GoalSpec:
+        """The goal space that is trained on.
+
+        Raises:
+            ValueError: it cannot be.
+        """
+        return dataclasses.replace(goal_task(self.task).spec, **self.goals.changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPOSkillsConfig(SkillsConfig):
+    """Options of a skill trained by PPO."""
+
+    ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.ppo.check_batch(self.run.num_envs, self.run.unroll_length)
+
+
+def preset(task: str, algorithm: str) -> SkillsConfig:
+    """The defaults for a task and an algorithm, sized for a few CPU cores.
+
+    Raises:
+        ValueError: there is no such task or algorithm.
+    """
+    SkillsConfig(task=task, algorithm=algorithm)
+    length = goal_task(task).episode_length
+    run = RunConfig(
+        total_steps=6_000_000, num_envs=256, unroll_length=16, episode_length=length,
+        evaluation_episodes=128,
+    )  # fmt: skip
+    return PPOSkillsConfig(
+        task=task,
+        run=run,
+        # A reached goal is followed by another at once: the skill then also turns while running.
+        goals=GoalConfig(on_success="redraw", reward="difference"),
+        ppo=PPOConfig(
+            num_minibatches=4,
+            discount_factor=0.98,
+            policy_hidden_sizes=(128, 128),
+            critic_hidden_sizes=(256, 256),
+        ),
+    )
+
+
+def read_command_line(arguments: Sequence[str]) -> SkillsConfig:
+    """Task and algorithm, then --config, then the command line; a mistake is one line, status 2.
+
+    Args:
+        arguments: without the program's name.
+    """
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("task", "algorithm", "config"):
+        early.add_argument(f"--{name}")
+    known, _ = early.parse_known_args(list(arguments))
+    try:
+        file = read_yaml(known.config) if known.config else {}
+        task = known.task or str(file.get("task", "ant_goal"))
+        algorithm = known.algorithm or str(file.get("algorithm", "ppo"))
+        default = overlay(preset(task, algorithm), file, str(known.config))
+    except ValueError as error:
+        refuse(str(error))
+    return parse_command_line(type(default), arguments, default, PROGRAM, DESCRIPTION)
+
+
+def read_config(path: pathlib.Path) -> SkillsConfig:
+    """The configuration of a run, as its folder has it.
+
+    Raises:
+        ValueError: there is none, or none of this experiment's.
+    """
+    values = read_yaml(path)
+    if "task" not in values or "algorithm" not in values:
+        raise ValueError(f"config ({path}) must name a task and an algorithm")
+    return overlay(preset(str(values["task"]), str(values["algorithm"])), values, str(path))
+
+
+def continued(folder: pathlib.Path, arguments: Sequence[str]) -> SkillsConfig:
+    """The configuration of a run that is taken up again: its own, only placed anew.
+
+    Raises:
+        ValueError: the command line asks for something else than was begun.
+    """
+    saved = read_config(folder / CONFIG_FILE)
+    asked = parse_command_line(type(saved), arguments, saved, PROGRAM, DESCRIPTION)
+    return take_up(saved, asked, folder)
