@@ -86,6 +86,12 @@ class PlannerLog:
         if self.count("unaskable") == 1:
             _log.warning("%s cannot be asked, the fallback plans: %s", name, error)
 
+    def call_failed(self, error: ChatError) -> None:
+        """Count a call without a reply; say so the first time for each reason."""
+        self.refuse(error.reason)
+        if self.count(f"calls_{error.reason}") == 1:
+            _log.warning("no plan: %s", error)
+
     def spend(self, prompt_tokens: int, completion_tokens: int, seconds: float) -> None:
         """Add up what a reply took."""
         with self._lock:
@@ -151,8 +157,7 @@ def ask(
                 seed=settings.seed + 1009 * question + attempt,
             )
         except ChatError as error:
-            log.refuse(error.reason)
-            _log.debug("no reply: %s", error)
+            log.call_failed(error)
             return None
         log.spend(*reply.usage, reply.seconds)
         try:

@@ -6,17 +6,16 @@ to the reward is known to the last digit.
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
 from jaxagent import losses
 from jaxagent.losses import AdaptiveLambda
 from jaxagent.models.normaliser import Normaliser, init_normaliser, update_normaliser
+from jaxagent.planning.device_plan import PlanArrays, follow, nearest_leg, plan_arrays
 from jaxagent.types import Plan, Trajectory
 
 VELOCITY_TERMS = (
@@ -117,39 +116,6 @@ class GuidanceConfig:
         return any(term.startswith("plan") for term in self.guidance_terms)
 
 
-class PlanArrays(NamedTuple):
-    """A plan of N sub-goals on the device."""
-
-    target: Float[Array, "N 2"]  # metres
-    radius: Float[Array, " N"]  # metres
-    facing: Float[Array, "N 2"]  # unit vector; zero where the sub-goal has no heading
-    remaining: Float[Array, " N"]  # metres of path that follow sub-goal i
-
-
-def plan_arrays(plan: Plan) -> PlanArrays:
-    """Bring a plan to the device.
-
-    Raises:
-        ValueError: the plan has no sub-goal.
-    """
-    if not plan.sub_goals:
-        raise ValueError(f"plan ({plan.source}) must have at least one sub-goal")
-    target = np.array([goal.target for goal in plan.sub_goals], np.float32)
-    legs = np.linalg.norm(np.diff(target, axis=0), axis=-1)
-    facing = [
-        (0.0, 0.0)
-        if goal.heading is None
-        else (math.cos(math.radians(goal.heading)), math.sin(math.radians(goal.heading)))
-        for goal in plan.sub_goals
-    ]
-    return PlanArrays(
-        target=jnp.asarray(target),
-        radius=jnp.array([goal.radius for goal in plan.sub_goals], jnp.float32),
-        facing=jnp.array(facing, jnp.float32),
-        remaining=jnp.asarray(np.append(np.cumsum(legs[::-1])[::-1], 0.0), jnp.float32),
-    )
-
-
 class GuidanceState(struct.PyTreeNode, kw_only=True):
     """What guidance remembers between iterations."""
 
@@ -157,6 +123,7 @@ class GuidanceState(struct.PyTreeNode, kw_only=True):
     moments: Normaliser  # of (R_env, R_guidance) a step
     adaptive: AdaptiveLambda
     switch: Float[Array, ""]  # 1; 0 takes all guidance away (comparison, removal test)
+    plan: PlanArrays | None = None  # where the plan may change while it is followed
 
 
 class Guidance:
@@ -169,6 +136,7 @@ class Guidance:
         *,
         discount_factor: float,
         axis_name: str | None = None,
+        plan_capacity: int | None = None,
     ):
         """Bind the terms.
 
@@ -177,16 +145,19 @@ class Guidance:
             plan: sub-goals; needed where a term reads them.
             discount_factor: of the agent; potential shaping is exact for no other.
             axis_name: mapped device axis over which statistics are averaged.
+            plan_capacity: sub-goals for which there is room when the plan changes; the plan is
+                then part of the state. None compiles the plan in.
 
         Raises:
-            ValueError: a term needs a plan and there is none.
+            ValueError: a term needs a plan and there is none, or there is no room for it.
         """
         if config.needs_plan and plan is None:
             raise ValueError(
                 f"guidance_terms {config.guidance_terms} need a plan and there is none"
             )
         self.config = config
-        self.plan = plan_arrays(plan) if config.needs_plan and plan else None
+        self.plan = plan_arrays(plan, plan_capacity) if config.needs_plan and plan else None
+        self.plan_capacity = plan_capacity
         self.discount_factor = discount_factor
         self.axis_name = axis_name
 
@@ -200,7 +171,31 @@ class Guidance:
                 config.guidance_lambda, window_size=config.adaptive_window
             ),
             switch=jnp.ones((), jnp.float32),
+            plan=None if self.plan_capacity is None else self.plan,
         )
+
+    def change_plan(
+        self, state: GuidanceState, plan: PlanArrays, position: Float[Array, "B 2"]
+    ) -> GuidanceState:
+        """Go on with another plan, from wherever each environment is.
+
+        An environment goes on with the sub-goal at the end of the leg that is nearest to it: those
+        on their way are not sent back to the start.
+
+        Args:
+            state: of a guidance with a plan_capacity.
+            plan: of that capacity.
+            position: of each environment's body, metres.
+
+        Raises:
+            ValueError: the plan is compiled in, or has another capacity.
+        """
+        if state.plan is None or plan.radius.shape != (self.plan_capacity,):
+            raise ValueError(
+                f"a plan of capacity {plan.radius.shape[-1]} cannot take the place of the plan: "
+                f"plan_capacity is {self.plan_capacity}"
+            )
+        return state.replace(plan=plan, cursor=nearest_leg(plan, position))
 
     def observe_evaluation(
         self, state: GuidanceState, mean_return: Float[Array, ""]
@@ -228,8 +223,9 @@ class Guidance:
             The next state, R_total, and the metrics reward_env, reward_guidance, reward_total
             (means a step), guidance_lambda and guidance_correlation.
         """
-        cursor, next_cursor, last = self._follow(state.cursor, trajectory)
-        guidance = self._terms(trajectory, cursor, next_cursor)
+        plan = self.plan if state.plan is None else state.plan
+        cursor, next_cursor, last = follow(plan, state.cursor, trajectory)
+        guidance = self._terms(trajectory, plan, cursor, next_cursor)
         both = jnp.stack([trajectory.reward, guidance], axis=-1)
         moments = update_normaliser(state.moments, both, self.axis_name)
         strength = self._strength(state.adaptive, moments, fraction) * state.switch
@@ -272,25 +268,9 @@ class Guidance:
             strength, deviation[0], deviation[1], ratio=config.scale_match
         )
 
-    def _follow(self, cursor: Int[Array, " B"], trajectory: Trajectory):
-        """The sub-goal before and after each step, and the one to go on with."""
-        if self.plan is None:
-            still = jnp.broadcast_to(cursor, trajectory.reward.shape)
-            return still, still, cursor
-        plan, count = self.plan, self.plan.radius.shape[0]
-
-        def advance(cursor, step):
-            position, episode_end = step
-            at = jnp.minimum(cursor, count - 1)
-            near = jnp.linalg.norm(position - plan.target[at], axis=-1) < plan.radius[at]
-            reached = jnp.minimum(cursor + near.astype(jnp.int32), count)
-            return jnp.where(episode_end, 0, reached), (cursor, reached)
-
-        position = trajectory.next_body.position[..., :2]
-        last, (before, after) = jax.lax.scan(advance, cursor, (position, trajectory.episode_end))
-        return before, after, last
-
-    def _terms(self, trajectory: Trajectory, cursor, next_cursor) -> Float[Array, "T B"]:
+    def _terms(
+        self, trajectory: Trajectory, plan: PlanArrays | None, cursor, next_cursor
+    ) -> Float[Array, "T B"]:
         config = self.config
         speed = trajectory.next_body.velocity[..., 0]
         wanted = config.wanted_velocity
@@ -303,8 +283,10 @@ class Guidance:
             "velocity_threshold": lambda: losses.velocity_threshold(
                 speed, threshold_velocity=wanted
             ),
-            "plan": lambda: self._plan_reward(trajectory, cursor),
-            "plan_potential": lambda: self._plan_potential(trajectory, cursor, next_cursor),
+            "plan": lambda: self._plan_reward(trajectory, _require(plan), cursor),
+            "plan_potential": lambda: self._plan_potential(
+                trajectory, _require(plan), cursor, next_cursor
+            ),
         }
         weights = config.guidance_weights or (1.0,) * len(config.guidance_terms)
         total = jnp.zeros(trajectory.reward.shape, jnp.float32)
@@ -317,10 +299,9 @@ class Guidance:
             total = total + config.spin_cost * losses.angular_velocity_penalty(spin)
         return total
 
-    def _plan_reward(self, trajectory: Trajectory, cursor: Int[Array, "T B"]):
+    def _plan_reward(self, trajectory: Trajectory, plan: PlanArrays, cursor: Int[Array, "T B"]):
         """Heading, progress and arrival at the sub-goal each step was made for."""
-        config, plan = self.config, _require(self.plan)
-        count = plan.radius.shape[0]
+        config, count = self.config, plan.count
         at = jnp.minimum(cursor, count - 1)
         target, radius = plan.target[at], plan.radius[at]
         position, after = trajectory.body.position[..., :2], trajectory.next_body.position[..., :2]
@@ -343,10 +324,9 @@ class Guidance:
         )
         return jnp.where(cursor < count, reward, 0.0)
 
-    def _plan_potential(self, trajectory: Trajectory, cursor, next_cursor):
+    def _plan_potential(self, trajectory: Trajectory, plan: PlanArrays, cursor, next_cursor):
         """Φ = −(metres still to go along the plan), as potential-based shaping."""
-        plan = _require(self.plan)
-        count = plan.radius.shape[0]
+        count = plan.count
 
         def potential(position, cursor):
             at = jnp.minimum(cursor, count - 1)

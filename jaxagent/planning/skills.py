@@ -23,16 +23,25 @@ class Argument:
         low: least value allowed.
         high: greatest value allowed.
         unit: for the prompt.
+        choices: what constrained decoding offers, where a range would have too many values to
+            spell out; a reply may hold any number in range.
     """
 
     name: str
     low: float
     high: float
     unit: str
+    choices: tuple[int, ...] = ()
 
     def __post_init__(self):
         if not self.low < self.high:
             raise ValueError(f"{self.name}: low ({self.low}) must be less than high ({self.high})")
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the number."""
+        if self.choices:
+            return {"enum": list(self.choices)}
+        return {"type": "number", "minimum": self.low, "maximum": self.high}
 
     def read(self, value: Any) -> float:
         """The value, if it is a number in range.
@@ -73,9 +82,7 @@ class Skill:
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of one use of the skill."""
-        numbers = {
-            a.name: {"type": "number", "minimum": a.low, "maximum": a.high} for a in self.arguments
-        }
+        numbers = {a.name: a.schema() for a in self.arguments}
         return {
             "type": "object",
             "properties": {"skill": {"type": "string", "enum": [self.name]}, **numbers},
@@ -91,7 +98,9 @@ def walking_skills(arena: float = 20.0) -> tuple[Skill, ...]:
         arena: targets lie within ± this many metres of the origin, on both axes.
     """
     x, y = (Argument(name, -arena, arena, "metres") for name in ("x", "y"))
-    heading = Argument("heading", -180.0, 180.0, "degrees, 0 east, 90 north")
+    heading = Argument(
+        "heading", -180.0, 180.0, "degrees, 0 east, 90 north", tuple(range(-135, 181, 45))
+    )
     return (
         Skill("walk_to", (x, y), "walk to the point (x, y)"),
         Skill("walk_facing", (x, y, heading), "walk to the point (x, y) while facing heading"),
