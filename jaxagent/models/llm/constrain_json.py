@@ -89,7 +89,8 @@ def json_schema(
         schema: of type object, array, string, integer, number, boolean or null, or enum, const,
             anyOf. Objects have `properties` (those not in `required` may be left out) and
             nothing besides; arrays `items`, `minItems`, `maxItems`; strings `minLength`,
-            `maxLength`; numbers `minimum`, `maximum`. Titles and descriptions are passed over.
+            `maxLength`; numbers `minimum`, `maximum` (a fraction is only written between whole
+            numbers that both lie inside). Titles and descriptions are passed over.
         end_token: follows a value that could also go on, such as a bare number.
         numbers: how numbers may be spelled.
 

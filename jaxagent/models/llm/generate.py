@@ -20,6 +20,7 @@ from jaxagent.models.llm.generate_rows import RowBatch
 from jaxagent.models.llm.generate_steps import CAPACITY, Variables
 from jaxagent.models.llm.load import LanguageModel
 from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.models.llm.scoring import CandidateScores, candidate_tree
 
 GREEDY = SamplingConfig()
 
@@ -101,6 +102,19 @@ class Generator:
         """
         return self.session(len(prompts)).generate(prompts, sampling, constraint)
 
+    def score(self, prompt: Prompt, candidates: Sequence[Prompt]) -> CandidateScores:
+        """Log-probabilities of many candidates of one prompt, in one reading of each.
+
+        Args:
+            prompt: what they follow.
+            candidates: in their own tokens, as `string_set` takes them.
+
+        Raises:
+            ValueError: there are no candidates, one is empty, or the context is too short (the
+                lengths are named).
+        """
+        return self.session().score(prompt, candidates)
+
     def session(self, batch: int = 1) -> "Session":
         """Agents whose histories stay in the cache, one a row."""
         return Session(self, batch)
@@ -176,3 +190,19 @@ class Session:
         while self._rows.running:
             self._rows.step(_STOP_INTERVAL if has_stops else CAPACITY)
         return [reply.completion() for reply in self._rows.replies[: self._batch] if reply]
+
+    def score(self, prompt: Prompt, candidates: Sequence[Prompt]) -> CandidateScores:
+        """Log-probabilities of candidates; the prompt is read as far as it is new.
+
+        Args:
+            prompt: the whole history.
+            candidates: see `Generator.score`.
+
+        Raises:
+            ValueError: see `Generator.score`; or the session has more than one row.
+        """
+        if self._batch != 1:
+            raise ValueError(f"score needs a session of one row, found {self._batch}")
+        generator = self._generator
+        tree = candidate_tree([generator.encode(candidate) for candidate in candidates])
+        return self._rows.score(generator.encode(prompt), tree, generator.end_token)

@@ -76,13 +76,7 @@ class Request(NamedTuple):
                 reply, or the constraint cannot end within the budget, or would not be kept.
         """
         budget = self.sampling.max_new_tokens
-        if not self.prompt:
-            raise ValueError("prompt must hold at least one token, found none")
-        if self.length > max_positions:
-            raise ValueError(
-                f"prompt ({len(self.prompt)} tokens) and max_new_tokens ({budget}) must fit the "
-                f"context ({max_positions} tokens) together"
-            )
+        check_prompt(self.prompt, budget, max_positions)
         if self.constraint is None:
             return
         shortest = int(self.constraint.distance[0])
@@ -97,6 +91,26 @@ class Request(NamedTuple):
                     f"{name} ({getattr(self.sampling, name)!r}) cannot go with a constraint: it "
                     "would cut strings that the constraint permits only whole"
                 )
+
+
+def check_prompt(prompt: Sequence[int], budget: int, max_positions: int) -> None:
+    """Refuse a prompt that leaves no room.
+
+    Args:
+        prompt: token ids.
+        budget: tokens that are to follow.
+        max_positions: the model's context.
+
+    Raises:
+        ValueError: it is empty, or too long; the lengths are named.
+    """
+    if not prompt:
+        raise ValueError("prompt must hold at least one token, found none")
+    if len(prompt) + budget > max_positions:
+        raise ValueError(
+            f"prompt ({len(prompt)} tokens) and what follows it (up to {budget}) must fit the "
+            f"context ({max_positions} tokens) together"
+        )
 
 
 class Reply:

@@ -22,7 +22,7 @@ from jaxagent.models.llm.constrain import (
     bucket,
     pack,
 )
-from jaxagent.models.llm.generate_reply import Reply, Request
+from jaxagent.models.llm.generate_reply import Reply, Request, check_prompt
 from jaxagent.models.llm.generate_steps import (
     Finish,
     Said,
@@ -40,6 +40,16 @@ from jaxagent.models.llm.generate_steps import (
 )
 from jaxagent.models.llm.load import LanguageModel
 from jaxagent.models.llm.sampling import SamplingConfig, stack_sampling
+from jaxagent.models.llm.scoring import (
+    CandidateScores,
+    CandidateTree,
+    combine,
+    edge_log_probs,
+    padded_edges,
+    read_nodes,
+    tree_edges,
+    visible_slots,
+)
 
 PIECES = (16, 64, 256)
 """Lengths in which prompts are read."""
@@ -160,6 +170,47 @@ class RowBatch:
         )
         self._take(said, self.running)
 
+    def score(self, prompt: list[int], tree: CandidateTree, end_token: int) -> CandidateScores:
+        """Log-probabilities of candidates behind a prompt, in a batch of one row.
+
+        Args:
+            prompt: read as far as the cache does not hold it.
+            tree: of the candidates.
+            end_token: follows a candidate that is the beginning of another.
+
+        Raises:
+            ValueError: prompt and candidates do not fit the context.
+        """
+        config, length = self.model.config, len(prompt)
+        check_prompt(prompt, max(tree.depths) + 1, config.max_positions)
+        nodes = len(tree.tokens)
+        # Nodes lie in slots behind the prompt; a tree may be wider than the context is long.
+        self._make_room(length + nodes, unlimited=True)
+        reused = min(common_prefix(self.read(0), prompt), length - 1)
+        self._cache = rewind(self._cache, np.array([reused], np.int32))
+        self._read({0: prompt[reused:]})
+        self._prompts[0], self._said[0] = list(prompt), []
+        visible = visible_slots(tree, length, self._cache.slots)
+        features, done = [], 0
+        for size in pieces(nodes, self._cache.slots):
+            piece = slice(done, done + size)
+            count = len(tree.tokens[piece])
+            tokens, positions = np.zeros((2, 1, size), np.int32)
+            tokens[0, :count] = tree.tokens[piece]
+            positions[0, :count] = np.array(tree.depths[piece]) + length
+            seen = np.zeros((1, size, self._cache.slots), bool)
+            seen[0, :count] = visible[piece]
+            self._cache, hidden = read_nodes(
+                config, self.variables, self._cache, tokens, positions, seen, np.int32(count)
+            )
+            features.append(hidden)
+            done += size
+        self._cache = rewind(self._cache, np.array([length], np.int32))
+        edges = tree_edges(tree, end_token)
+        parents, children = padded_edges(jnp.concatenate(features), self._last, edges)
+        log_probs = edge_log_probs(config, self.variables, parents, children)
+        return combine(tree, edges, np.asarray(log_probs))
+
     def stop(self, row: int) -> None:
         """Let a row say nothing more; what it has read stays for a later prompt."""
         finish = np.array(self._rows.finish)
@@ -172,8 +223,8 @@ class RowBatch:
     def _slots_for(self, length: int) -> int:
         return min(bucket(length, smallest=SMALLEST_SLOTS), self.model.config.max_positions)
 
-    def _make_room(self, length: int) -> None:
-        slots = self._slots_for(length)
+    def _make_room(self, length: int, *, unlimited: bool = False) -> None:
+        slots = bucket(length, smallest=SMALLEST_SLOTS) if unlimited else self._slots_for(length)
         if slots > self._cache.slots:
             self._cache = resize(self._cache, slots)
 
