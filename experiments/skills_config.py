@@ -9,6 +9,7 @@ from typing import Any
 from envs.brax_env import BACKENDS
 from envs.goals import goal_task
 from jaxagent.agents.ppo import PPOConfig
+from jaxagent.agents.sac_config import SACConfig
 from jaxagent.training.config import (
     RunConfig,
     overlay,
@@ -100,6 +101,20 @@ class PPOSkillsConfig(SkillsConfig):
         self.ppo.check_batch(self.run.num_envs, self.run.unroll_length)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SACSkillsConfig(SkillsConfig):
+    """Options of a skill trained by soft actor-critic with hindsight experience replay."""
+
+    algorithm: str = "sac_her"
+    """ppo, or sac_her: soft actor-critic with hindsight experience replay."""
+    sac: SACConfig = dataclasses.field(default_factory=SACConfig)
+
+    def __post_init__(self):
+        super().__post_init__()
+        run = self.run
+        self.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+
+
 def preset(task: str, algorithm: str) -> SkillsConfig:
     """The defaults for a task and an algorithm, sized for a few CPU cores.
 
@@ -108,6 +123,12 @@ def preset(task: str, algorithm: str) -> SkillsConfig:
     """
     SkillsConfig(task=task, algorithm=algorithm)
     length = goal_task(task).episode_length
+    if algorithm == "sac_her":
+        run = RunConfig(
+            total_steps=1_000_000, num_envs=64, unroll_length=8, episode_length=length,
+            evaluation_episodes=128,
+        )  # fmt: skip
+        return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="sparse"))
     run = RunConfig(
         total_steps=6_000_000, num_envs=256, unroll_length=16, episode_length=length,
         evaluation_episodes=128,

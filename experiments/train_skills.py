@@ -9,6 +9,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,14 +20,17 @@ from envs.skeleton import skeleton
 from envs.vector import VectorEnv
 from experiments.skills_config import (
     PPOSkillsConfig,
+    SACSkillsConfig,
     SkillsConfig,
     continued,
     read_command_line,
     read_config,
 )
 from jaxagent.agents.ppo import PPO
+from jaxagent.agents.sac_her import SACHER
 from jaxagent.models.critics import SkillValue
 from jaxagent.models.skill_policy import SkillPolicy
+from jaxagent.replay import Replay
 from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.config import refuse, to_plain
 from jaxagent.training.devices import (
@@ -41,6 +45,7 @@ from jaxagent.training.devices import (
 from jaxagent.training.interruption import Interrupted
 from jaxagent.training.loop import Arm, NonFiniteTraining
 from jaxagent.training.metrics import read_metrics
+from jaxagent.training.off_policy import OffPolicyTrainer
 from jaxagent.training.plots import plot_curves, plot_paths
 from jaxagent.training.progress import Reporter
 from jaxagent.training.render import write_gif, write_html
@@ -64,7 +69,19 @@ def simulators(config: SkillsConfig) -> tuple[GoalSimulator, GoalSimulator]:
     return training, dataclasses.replace(training, spec=once)
 
 
-def make_agent(config: PPOSkillsConfig, simulator: GoalSimulator) -> PPO:
+def make_sac(config: SACSkillsConfig, simulator: GoalSimulator) -> SACHER:
+    """Soft actor-critic that learns in hindsight."""
+    return SACHER(
+        config.sac,
+        simulator.spec,
+        observation_size=simulator.observation_size,
+        action_size=simulator.action_size,
+        encoder_sizes=config.encoder_sizes,
+        axis_name=AXIS,
+    )
+
+
+def make_ppo(config: PPOSkillsConfig, simulator: GoalSimulator) -> PPO:
     """PPO with goal-conditioned networks."""
     ppo, goal_features = config.ppo, simulator.spec.goal_features
     return PPO(
@@ -107,20 +124,29 @@ def build(config: SkillsConfig, layout: Layout) -> Trainer:
     evaluation_chunk = (
         local_chunk(run.evaluation_episodes // layout.size) if layout.chunk_size else None
     )
-    if not isinstance(config, PPOSkillsConfig):
-        raise ValueError(f"algorithm ({config.algorithm}) must be ppo")
-    return Trainer(
-        env=VectorEnv(training, run.episode_length, layout.chunk_size),
-        evaluation_env=VectorEnv(evaluated, run.episode_length, evaluation_chunk),
-        pose=training.pose,
-        agent=make_agent(config, training),
-        guidance=None,
-        layout=layout,
-        num_envs=run.num_envs,
-        unroll_length=run.unroll_length,
-        num_iterations=run.num_iterations,
-        evaluation_episodes=run.evaluation_episodes,
-        evaluation_length=run.episode_length,
+    common: dict[str, Any] = {
+        "env": VectorEnv(training, run.episode_length, layout.chunk_size),
+        "evaluation_env": VectorEnv(evaluated, run.episode_length, evaluation_chunk),
+        "pose": training.pose,
+        "guidance": None,
+        "layout": layout,
+        "num_envs": run.num_envs,
+        "unroll_length": run.unroll_length,
+        "num_iterations": run.num_iterations,
+        "evaluation_episodes": run.evaluation_episodes,
+        "evaluation_length": run.episode_length,
+    }
+    if isinstance(config, PPOSkillsConfig):
+        return Trainer(agent=make_ppo(config, training), **common)
+    if not isinstance(config, SACSkillsConfig):
+        raise ValueError(f"algorithm ({config.algorithm}) must be among those that are known")
+    sizes = config.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+    return OffPolicyTrainer(
+        agent=make_sac(config, training),
+        replay=Replay(sizes.rows, sizes.row_length, sizes.window),
+        groups=config.sac.sample_groups,
+        warmup_iterations=sizes.warmup_iterations,
+        **common,
     )
 
 
@@ -130,7 +156,10 @@ def lay_out(config: SkillsConfig, num_devices: int | None = None) -> Layout:
     Raises:
         ValueError: the devices that are asked for do not divide the work.
     """
-    groups = config.ppo.shuffle_groups if isinstance(config, PPOSkillsConfig) else 1
+    if isinstance(config, SACSkillsConfig):
+        groups = config.sac.sample_groups
+    else:
+        groups = config.ppo.shuffle_groups if isinstance(config, PPOSkillsConfig) else 1
     return choose_layout(config.run.num_envs, groups, num_devices)
 
 

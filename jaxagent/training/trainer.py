@@ -124,7 +124,7 @@ class Trainer:
         return jax.jit(program, donate_argnums=0).lower(state)
 
     def _lower_evaluate(self, state: TrainState):
-        out = Evaluation(*[_sharded()] * len(Evaluation._fields))
+        out = Evaluation(*[sharded()] * len(Evaluation._fields))
         program = self._over_devices(self._evaluate, (_replicated(), _replicated()), out)
         seeds = np.zeros(state.iteration.shape, np.int32)
         return jax.jit(program).lower(state.agent, self.replicate(seeds))
@@ -139,14 +139,14 @@ class Trainer:
         guidance = None
         if self.guidance is not None:
             guidance = GuidanceState(
-                cursor=_sharded(),
+                cursor=sharded(),
                 moments=one,
                 adaptive=one,
                 switch=one,  # type: ignore[arg-type]
             )
         return TrainState(
             agent=one,
-            env=_sharded(),  # type: ignore[arg-type]
+            env=sharded(),  # type: ignore[arg-type]
             guidance=guidance,
             key=one,  # type: ignore[arg-type]
             iteration=one,  # type: ignore[arg-type]
@@ -294,7 +294,8 @@ def _replicated() -> Any:
     return PartitionSpec()
 
 
-def _sharded() -> Any:
+def sharded() -> Any:
+    """Cut over devices along the axis of environments or of their groups."""
     return PartitionSpec(None, AXIS)  # axis 0 is the seeds
 
 
