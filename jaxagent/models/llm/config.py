@@ -60,7 +60,7 @@ class LlamaConfig:
     dtype: Dtype = "float32"
     """In which the layers compute; norms, softmax and logits are float32 in either."""
     remat: bool = False
-    """Recompute each layer in the backward pass instead of keeping its activations."""
+    """Keep nothing but each layer's input for the backward pass; else the matrix products too."""
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

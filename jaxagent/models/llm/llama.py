@@ -223,7 +223,10 @@ class Llama(nn.Module):
         config = self.config
         normal = nn.initializers.normal(config.initializer_range)
         self.embedding = self.param("embedding", normal, (config.vocab_size, config.hidden_size))
-        layer = nn.remat(DecoderLayer, prevent_cse=False) if config.remat else DecoderLayer
+        # Without remat the products are kept and what lies between them is computed again: that
+        # costs less than to store and fetch it.
+        kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        layer = nn.remat(DecoderLayer, prevent_cse=False, policy=None if config.remat else kept)
         scanned = nn.scan(
             layer,
             variable_axes={"params": 0, "lora": 0},
@@ -272,8 +275,7 @@ class Llama(nn.Module):
             positions = start[:, None] + jnp.arange(length)[None, :]
         cos, sin = rotation(self.config, positions)
         count = jnp.sum(segment_ids != 0, axis=1, dtype=jnp.int32)
-        if visible is None:
-            setting = Setting(cos, sin, segment_ids, start, count, visible)
+        setting = Setting(cos, sin, segment_ids, start, count, visible)
         stream = Stream(
             x=self.embedding[tokens].astype(self.config.dtype),
             slots=None if cache is None else Slots(cache.keys, cache.values),
