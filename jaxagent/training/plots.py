@@ -18,11 +18,16 @@ _PANELS = (
     ("explained variance", ("explained_variance",)),
     ("steps / s", ("steps_per_second",)),
     ("policy scale", ("policy_scale",)),
+    ("distance from the goal at the end", ("final_distance",)),
+    ("steps to the first success", ("steps_to_success",)),
+    ("goals reached in an episode", ("goals_reached",)),
+    ("temperature", ("temperature",)),
+    ("critic loss", ("critic_loss",)),
 )
 
 
 def plot_curves(path: pathlib.Path, records: Sequence[dict[str, Any]], title: str) -> None:
-    """Draw the run's curves.
+    """Draw the run's curves: evaluations, and every measure that its training has.
 
     Args:
         path: PNG.
@@ -31,23 +36,39 @@ def plot_curves(path: pathlib.Path, records: Sequence[dict[str, Any]], title: st
     """
     train = [r for r in records if r["kind"] == "train"]
     evaluations = [r for r in records if r["kind"] == "evaluation"]
-    figure = _figure((16, 7.5))
-    axes = figure.subplots(2, 4)
+    has_goals = any("fall_rate" in r for r in evaluations)
+    measured = {key for record in train for key, value in record.items() if value is not None}
+    panels = [panel for panel in _PANELS if measured & set(panel[1])]
+    columns = max(2, -(-(1 + has_goals + len(panels)) // 2))
+    figure = _figure((4.0 * columns, 7.5))
+    axes = list(figure.subplots(2, columns).flat)
     figure.suptitle(title, wrap=True, fontsize=10)
-    first, *others = axes.flat
+    first, *others = axes
     _returns(first, evaluations, "C0", "without guidance")
     first.set_title("evaluated return, without guidance", fontsize=9)
-    for axis, (name, keys) in zip(others, _PANELS, strict=True):
+    if has_goals:
+        _rates(others.pop(0), evaluations)
+    for axis, (name, keys) in zip(others, panels):
         for key in keys:
             points = [(r["steps"], r[key]) for r in train if r.get(key) is not None]
             if points:
                 axis.plot(*zip(*points), label=key, linewidth=0.9)
         axis.set_title(name, fontsize=9)
-        if len(keys) > 1 and train:
+        if len(keys) > 1:
             axis.legend(fontsize=7)
-    for axis in axes.flat:
+    for axis in axes:
         _dress(axis)
     _save(figure, path)
+
+
+def _rates(axis, evaluations: Sequence[dict[str, Any]]) -> None:
+    """Success and falls of a goal-conditioned task."""
+    axis.set_title("share of evaluated episodes", fontsize=9)
+    names = {"success_rate": "succeed", "success_at_end_rate": "succeed at the end"}
+    names["fall_rate"] = "fall"
+    for number, (key, name) in enumerate(names.items()):
+        _returns(axis, evaluations, f"C{number}", name, key)
+    axis.legend(fontsize=7)
 
 
 def plot_comparison(

@@ -1,0 +1,140 @@
+"""Soft actor-critic with hindsight from its first iteration to its last, its buffer included."""
+
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagent.agents.hindsight import SoftBatch
+from jaxagent.agents.sac_her import SACHER
+from jaxagent.training.checkpoint import CheckpointError, Checkpoints
+from jaxagent.training.interruption import Interrupted
+from jaxagent.training.metrics import read_metrics
+from tests.training.skill_run import SMALL, make_arm, make_trainer, run_config
+from tests.training.test_loop import StopAfter, again, same
+
+ITERATIONS = 160
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory):
+    return make_arm(tmp_path_factory.mktemp("whole"), run_config(ITERATIONS))
+
+
+@pytest.fixture(scope="module")
+def finished(arm):
+    return arm.train(resume=False)
+
+
+def kinds(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype, getattr(x, "weak_type", False)), tree)
+
+
+def test_a_sparse_goal_is_reached_and_the_evaluation_tells_how(arm, finished):
+    _, report = finished
+    assert report.success_rate[0] > 0.9
+    assert report.success_at_end_rate[0] > 0.9
+    assert report.fall_rate == [0.0]
+    assert 1.0 <= report.steps_to_success[0] <= 5.0
+    assert report.final_distance[0] < 0.3
+    records = read_metrics(arm.folder / "metrics.jsonl")
+    before = next(r for r in records if r["kind"] == "evaluation")
+    assert before["success_rate"][0] < 0.5
+    trained = [r for r in records if r["kind"] == "train"]
+    assert len(trained) == ITERATIONS
+    assert trained[0]["critic_loss"] == 0.0  # the buffer does not hold a window yet
+    assert trained[-1]["relabelled_share"] == pytest.approx(0.8, abs=0.1)
+    ended = [r for r in trained if r["episodes"]]
+    assert all(r["episode_length"] == 12 for r in ended)
+    assert ended[-1]["final_distance"] < ended[0]["final_distance"]
+    assert ended[-1]["episode_success"] > 0.8
+
+
+def test_interrupted_and_resumed_is_the_same_run_with_the_same_buffer(arm, finished, tmp_path):
+    stop = StopAfter(arm.reporter, 47, signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        again(arm, tmp_path / "run", reporter=stop).train(resume=False)
+    state, report = again(arm, tmp_path / "run").train(resume=True)
+    same(state, finished[0])
+    assert report == finished[1]
+
+
+def test_the_program_takes_back_what_it_gave(arm):
+    """It is compiled ahead of time: other types or another placement would be refused."""
+    state = arm.trainer.init([0])
+    before = kinds(state)
+    for _ in range(3):
+        state, _ = arm.programs.iterate(state)
+    assert kinds(state) == before
+
+
+def test_two_devices_learn_what_one_learns(arm):
+    """Up to the order of sums; the buffer is cut between them, the draws are the same."""
+    assert arm.trainer.layout.size == 2
+    alone = make_trainer(run_config(ITERATIONS), num_devices=1)
+    iterate = alone._lower_iterate(alone.init([0])).compile()
+    one, two = alone.init([0]), arm.trainer.init([0])
+    for _ in range(8):
+        one, _ = iterate(one)
+        two, _ = arm.programs.iterate(two)
+    assert bool((one.agent.nonfinite_updates == 0).all())
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), one.agent, two.agent)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5),
+        one.replay.experience,
+        two.replay.experience,
+    )
+
+
+def test_several_updates_are_one_program_and_change_every_network(arm):
+    state = arm.trainer.init([0])
+    first = jax.tree.map(np.asarray, state.agent)
+    for _ in range(4):
+        state, _ = arm.programs.iterate(state)
+    now = jax.tree.map(np.asarray, state.agent)
+    for name in ("policy_params", "critic_params", "target_critic_params"):
+        changed = jax.tree.map(
+            lambda a, b: (a != b).any(), getattr(first, name), getattr(now, name)
+        )
+        assert all(jax.tree.leaves(changed)), name
+    assert now.log_temperature != first.log_temperature
+    # Targets follow slowly: they are nearer to where they began than the critics are.
+    far = jax.tree.map(lambda a, b: np.abs(a - b).sum(), first.critic_params, now.critic_params)
+    near = jax.tree.map(
+        lambda a, b: np.abs(a - b).sum(), first.target_critic_params, now.target_critic_params
+    )
+    assert sum(jax.tree.leaves(near)) < 0.5 * sum(jax.tree.leaves(far))
+
+
+def test_a_checkpoint_without_the_buffer_is_refused(arm, finished, tmp_path):
+    state, _ = finished
+    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints.save(1, state.replace(replay=None), {})
+    like = arm.trainer.abstract_state(1)
+    with pytest.raises(CheckpointError, match="replay"):
+        checkpoints.restore(like, arm.trainer.shardings(like))
+    checkpoints.close()
+
+
+def test_a_gradient_that_is_not_finite_is_dropped_and_counted(arm):
+    learner = SACHER(
+        SMALL, arm.trainer.agent.spec, observation_size=2, action_size=1, encoder_sizes=(8,)
+    )
+    state = learner.init(jax.random.key(0))
+    rows = (2, 8, 8)
+    batch = SoftBatch(
+        observation=jnp.ones((*rows, 2)),
+        action=jnp.zeros((*rows, 1)),
+        reward=jnp.zeros(rows).at[0, 0, 0].set(jnp.nan),
+        discount=jnp.ones(rows),
+        next_observation=jnp.ones((*rows, 2)),
+        is_relabelled=jnp.zeros(rows, bool),
+    )
+    keys = jax.random.split(jax.random.key(1), 8)
+    after, metrics = jax.jit(learner.update)(state, batch, keys)
+    assert int(after.nonfinite_updates) == 1
+    assert int(after.nonfinite_in_a_row) == 1
+    for leaf in jax.tree.leaves((after, metrics)):
+        assert np.isfinite(leaf).all()
