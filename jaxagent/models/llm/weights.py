@@ -30,7 +30,7 @@ MODULE_NAMES: dict[str, str] = {
     "bias": "bias",
 }
 
-_TOP_NAMES: dict[tuple[str, ...], str] = {
+TOP_NAMES: dict[tuple[str, ...], str] = {
     ("embedding",): "model.embed_tokens.weight",
     ("final_norm", "scale"): "model.norm.weight",
     ("unembedding", "kernel"): "lm_head.weight",
@@ -55,7 +55,7 @@ def places(config: LlamaConfig) -> dict[str, Place]:
         transposed = path[-1] == "kernel"
         if path[0] != "layers":
             shape = leaf.shape[::-1] if transposed else leaf.shape
-            found[_TOP_NAMES[path]] = Place(path, None, shape, transposed)
+            found[TOP_NAMES[path]] = Place(path, None, shape, transposed)
             continue
         shape = leaf.shape[:0:-1] if transposed else leaf.shape[1:]
         for layer in range(config.num_layers):

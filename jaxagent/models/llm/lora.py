@@ -1,0 +1,214 @@
+"""Low-rank adapters (Hu et al. 2021), apart from the model or merged into it, in PEFT's format."""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.tensor_files import (
+    StoredTensor,
+    TensorSpec,
+    open_safetensors_file,
+    write_safetensors,
+)
+from jaxagent.models.llm.weights import (
+    MODULE_NAMES,
+    TOP_NAMES,
+    abstract_params,
+    flatten,
+    layer_name,
+    linear_paths,
+    unflatten,
+)
+
+Adapters = dict[str, Any]
+"""For each adapted module, under its path in the parameters: a [layers, in, r], b [layers, r, out].
+"""
+
+_PREFIX = "base_model.model."
+_PLAIN: dict[str, tuple] = {
+    "use_dora": (False, None),
+    "use_rslora": (False, None),
+    "bias": ("none", None),
+    "fan_in_fan_out": (False, None),
+    "modules_to_save": (None, [], ()),
+    "rank_pattern": ({}, None),
+    "alpha_pattern": ({}, None),
+    "layers_to_transform": (None,),
+    "layer_replication": (None,),
+}
+"""Fields of adapter_config.json that change what is computed, and the values we compute."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoRA:
+    """Which linear layers get W + (alpha / rank) A B, and of what rank.
+
+    The adapters are a tree of their own, so that gradients go to them alone:
+
+        loss(adapters) = f(Llama(config).apply({"params": params, **lora.variables(adapters)}, …))
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ("query", "value")
+    """Names of linear modules: query, key, value, output, gate, up, down, unembedding."""
+
+    def __post_init__(self):
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, found {self.rank}")
+        if not self.targets:
+            raise ValueError("targets must name at least one linear module, found none")
+
+    @property
+    def scale(self) -> float:
+        """alpha / rank."""
+        return self.alpha / self.rank
+
+    def init(self, config: LlamaConfig, key: PRNGKeyArray) -> Adapters:
+        """Adapters that change nothing yet: A uniform in ±1/√in as PEFT draws it, B zero.
+
+        Raises:
+            ValueError: a target that this model does not have.
+        """
+        flat = {}
+        paths = self._paths(config)
+        shapes = abstract_params(config)
+        for path, path_key in zip(paths, jax.random.split(key, len(paths))):
+            *layers, width, out = shapes[(*path, "kernel")].shape
+            bound = 1 / math.sqrt(width)
+            shape = (*layers, width, self.rank)
+            flat[(*path, "a")] = jax.random.uniform(path_key, shape, minval=-bound, maxval=bound)
+            flat[(*path, "b")] = jnp.zeros((*layers, self.rank, out))
+        return unflatten(flat)
+
+    def variables(self, adapters: Adapters) -> dict[str, Adapters]:
+        """What to give `Llama.apply` beside the parameters to compute with the adapters apart."""
+        scaled = {p: x * self.scale if p[-1] == "b" else x for p, x in flatten(adapters).items()}
+        return {"lora": unflatten(scaled)}
+
+    def merge(self, params: Mapping[str, Any], adapters: Adapters) -> dict[str, Any]:
+        """Parameters with the adapters added in: the same outputs up to rounding, no extra cost."""
+        flat, low_rank = flatten(params), flatten(adapters)
+        for path in {path[:-1] for path in low_rank}:
+            a, b = low_rank[(*path, "a")], low_rank[(*path, "b")]
+            kernel = flat[(*path, "kernel")]
+            change = self.scale * jnp.matmul(a, b)
+            flat[(*path, "kernel")] = (kernel + change).astype(kernel.dtype)
+        return unflatten(flat)
+
+    def _paths(self, config: LlamaConfig) -> list[tuple[str, ...]]:
+        linear = list(linear_paths(config))
+        known = [path[-1] for path in linear]
+        unknown = [name for name in self.targets if name not in known]
+        if unknown:
+            raise ValueError(
+                f"targets must be among {', '.join(known)}, found {', '.join(unknown)}"
+            )
+        return [path for path in linear if path[-1] in self.targets]
+
+
+def save_lora(folder: str | Path, config: LlamaConfig, lora: LoRA, adapters: Adapters) -> None:
+    """Write `adapter_config.json` and `adapter_model.safetensors`, which PEFT reads."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = dict(_peft_tensors(config, adapters))
+    specs = [TensorSpec(name, t.shape, t.dtype) for name, t in tensors.items()]
+    write_safetensors(folder / "adapter_model.safetensors", specs, lambda name: tensors[name])
+    described = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": sorted(_peft_name(target) for target in lora.targets),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n")
+
+
+def _peft_name(target: str) -> str:
+    return "lm_head" if target == "unembedding" else MODULE_NAMES[target]
+
+
+def _peft_tensors(config: LlamaConfig, adapters: Adapters):
+    for path, leaf in flatten(adapters).items():
+        array = np.asarray(leaf)
+        for layer, tensor in enumerate(array if path[0] == "layers" else [array]):
+            yield _peft_key(path, layer), np.ascontiguousarray(tensor.T)
+
+
+def _peft_key(path: tuple[str, ...], layer: int) -> str:
+    kernel = (*path[:-1], "kernel")
+    name = layer_name(kernel, layer) if path[0] == "layers" else TOP_NAMES[kernel]
+    return f"{_PREFIX}{name.removesuffix('weight')}lora_{path[-1].upper()}.weight"
+
+
+def load_lora(folder: str | Path, config: LlamaConfig) -> tuple[LoRA, Adapters]:
+    """Adapters that PEFT or `save_lora` wrote.
+
+    Raises:
+        ValueError: no adapter there, a variant of LoRA that is not supported (named), tensors
+            that this model has no place for, that are missing, or of another shape.
+    """
+    folder = Path(folder)
+    file = folder / "adapter_config.json"
+    if not file.is_file():
+        raise ValueError(f"{folder} holds no adapter: it has no adapter_config.json")
+    described = json.loads(file.read_text())
+    if described.get("peft_type") != "LORA":
+        raise ValueError(f"{file}: peft_type {described.get('peft_type')!r} is not supported: LORA")
+    for field, plain in _PLAIN.items():
+        if field in described and described[field] not in plain:
+            raise ValueError(f"{file}: {field} = {described[field]!r} is not supported")
+    stored = open_safetensors_file(folder / "adapter_model.safetensors")
+    found = {
+        match[1] for name in stored if (match := re.search(r"(\w+)\.lora_[AB]\.weight$", name))
+    }
+    ours = {_peft_name(path[-1]): path[-1] for path in linear_paths(config)}
+    unknown = found - set(ours)
+    if unknown or not found:
+        raise ValueError(f"{folder} adapts {sorted(unknown)}, which this model does not have")
+    lora = LoRA(
+        rank=described["r"],
+        alpha=float(described["lora_alpha"]),
+        targets=tuple(target for name, target in ours.items() if name in found),
+    )
+    return lora, _read_adapters(folder, config, lora, stored)
+
+
+def _read_adapters(
+    folder: Path, config: LlamaConfig, lora: LoRA, stored: dict[str, StoredTensor]
+) -> Adapters:
+    shapes = flatten(jax.eval_shape(lambda key: lora.init(config, key), jax.random.key(0)))
+    flat, used = {}, set()
+    for path, leaf in shapes.items():
+        layered = path[0] == "layers"
+        names = [_peft_key(path, layer) for layer in range(config.num_layers if layered else 1)]
+        for name in names:
+            if name not in stored:
+                raise ValueError(f"{folder} lacks {name}")
+            if stored[name].shape != leaf.shape[-2:][::-1]:
+                raise ValueError(
+                    f"{folder}: {name} has shape {list(stored[name].shape)}, the model and rank "
+                    f"{lora.rank} say {list(leaf.shape[-2:][::-1])}"
+                )
+        tensors = [np.asarray(stored[name].read()).T.astype(np.float32) for name in names]
+        flat[path] = jnp.asarray(np.stack(tensors) if layered else tensors[0])
+        used.update(names)
+    surplus = sorted(set(stored) - used)
+    if surplus:
+        raise ValueError(f"{folder} holds {surplus[0]}, which is not part of a LoRA of this model")
+    return unflatten(flat)
