@@ -105,6 +105,11 @@ class GoalPlanner:
         """What a cache must tell apart: the model, and the prompt's version with the task's."""
         return self._chat.name, f"{self.template.name}-{self.template.version}-{self._task!r}"
 
+    @property
+    def most(self) -> int:
+        """Sub-goals that a plan of the model has at most."""
+        return self._task.most
+
     def plan(self, task: str, position: tuple[float, float]) -> Plan:
         """A plan from here, with nothing tried yet."""
         return self.plan_for(Situation(task, position))

@@ -123,7 +123,9 @@ def test_a_source_that_fails_hands_over_and_is_then_left_alone():
     settings = ServiceSettings(failures=2, cooldown=30.0)
     with service(*sources, settings=settings, clock=clock) as guidance:
         for x in (0.0, 100.0, 200.0):
-            guidance.wait(at(x), timeout=60)
+            advice = guidance.wait(at(x), timeout=60)
+            assert (advice.answer, advice.source) == (plan_to(x + 10), "rule")
+            assert not guidance.ask(at(x)).is_stale
         metrics = guidance.metrics()
         assert (metrics["asked"], metrics["failed"], metrics["answered"]) == (5, 2, 3)
         assert metrics["sources"]["model"]["breaker"] == "open"

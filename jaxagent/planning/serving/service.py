@@ -3,10 +3,11 @@
 import atexit
 import dataclasses
 import logging
+import math
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from jaxagent.planning.serving.router import Router, Source
 
 Query = TypeVar("Query")
 Answer = TypeVar("Answer")
+_REMEMBERED = 1024
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +45,8 @@ class ServiceSettings:
     failures: int = 3
     """Failures in a row after which a source is left alone."""
     cooldown: float = 60.0
-    """Seconds until one query tries such a source again."""
+    """Seconds until one query tries such a source again, and for which the answer of a lesser
+    source stands."""
     queue_length: int = 32
     """Queries waiting for one source; more are not taken in."""
 
@@ -98,6 +101,8 @@ class GuidanceService(Generic[Query, Answer]):
         self._changed = threading.Condition(threading.RLock())
         self._jobs: dict[str, _Job[Query]] = {}
         self._last: dict[str, Answer] = {}
+        # Answers by a source that was asked because better ones failed, and when they came.
+        self._second_best: OrderedDict[str, tuple[float, Advice[Answer]]] = OrderedDict()
         self._counts: Counter[str] = Counter()
         self._waited = self._spent = 0.0
         self._closed = False
@@ -247,20 +252,25 @@ class GuidanceService(Generic[Query, Answer]):
         return self._breakers[source.name].state != "open"
 
     def _cached(self, query: Query) -> Advice[Answer]:
-        sources = self._acceptable()
-        for origin, state in (
-            ("exact", self._kind.exact(query)),
-            ("bucket", self._kind.bucket(query)),
-        ):
-            for source in sources:
-                key = self._key(source, f"{origin}|{state}")
-                data = self._cache.get(key)
-                if data is None:
-                    continue
-                try:
-                    return Advice(self._kind.load(data), origin, source.name)
-                except ValueError as error:
-                    self._cache.forget(key, str(error))
+        sources, exact = self._acceptable(), self._kind.exact(query)
+        found = self._look_up(sources, "exact", exact)
+        if found.answer is not None:
+            return found
+        came, second_best = self._second_best.get(exact, (-math.inf, found))
+        if self._clock() - came < self._settings.cooldown:
+            return second_best
+        return self._look_up(sources, "bucket", self._kind.bucket(query))
+
+    def _look_up(self, sources: list[Source], origin: str, state: str) -> Advice[Answer]:
+        for source in sources:
+            key = self._key(source, f"{origin}|{state}")
+            data = self._cache.get(key)
+            if data is None:
+                continue
+            try:
+                return Advice(self._kind.load(data), origin, source.name)
+            except ValueError as error:
+                self._cache.forget(key, str(error))
         return Advice(None, "none")
 
     def _stand_in(self, query: Query) -> Advice[Answer]:
@@ -357,6 +367,10 @@ class GuidanceService(Generic[Query, Answer]):
         else:
             self._counts["late"] += 1
         self._last[self._kind.group(job.query)] = answer
+        if len(job.tried) > 1:
+            self._second_best[job.key] = (self._clock(), Advice(answer, "exact", source.name))
+            while len(self._second_best) > _REMEMBERED:
+                self._second_best.popitem(last=False)
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
         self._changed.notify_all()
