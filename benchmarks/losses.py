@@ -309,7 +309,9 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     """The options; a mistake ends the program with status 2."""
     parser = Parser(prog="benchmarks.losses", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=positive, default=7, help="timings of each loss")
-    parser.add_argument("--only", nargs="+", choices=losses.__all__, help="these losses alone")
+    parser.add_argument(
+        "--only", nargs="+", choices=losses.__all__, metavar="NAME", help="these losses alone"
+    )
     parser.add_argument("--json", type=json_file, help="write every figure to this file")
     return parser.parse_args(arguments)
 
