@@ -62,15 +62,8 @@ class CriticEnsemble(nn.Module):
         self, observation: Float[Array, "*B O"], action: Float[Array, "*B A"]
     ) -> Float[Array, "K *B"]:
         """Every critic's action value."""
-        ensemble = nn.vmap(
-            ActionValue,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=None,  # type: ignore[arg-type]
-            out_axes=0,
-            axis_size=self.num_critics,
-        )
-        critics = ensemble(
-            self.goal_features, self.encoder_sizes, self.hidden_sizes, self.activation
-        )
-        return critics(observation, action)
+        # One after the other, not nn.vmap: on a CPU batched matrix products are slower, and two
+        # devices that factorise batches of matrices for their initialisation wait for each other.
+        sizes = self.goal_features, self.encoder_sizes, self.hidden_sizes, self.activation
+        critics = [ActionValue(*sizes, name=f"critic_{k}") for k in range(self.num_critics)]
+        return jnp.stack([critic(observation, action) for critic in critics])
