@@ -273,8 +273,9 @@ class Llama(nn.Module):
         start = jnp.zeros((batch,), jnp.int32) if cache is None else cache.length
         if positions is None:
             positions = start[:, None] + jnp.arange(length)[None, :]
-        cos, sin = rotation(self.config, positions)
-        count = jnp.sum(segment_ids != 0, axis=1, dtype=jnp.int32)
+        live = segment_ids != 0
+        cos, sin = rotation(self.config, positions, live)
+        count = jnp.sum(live, axis=1, dtype=jnp.int32)
         setting = Setting(cos, sin, segment_ids, start, count, visible)
         stream = Stream(
             x=self.embedding[tokens].astype(self.config.dtype),

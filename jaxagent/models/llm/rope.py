@@ -4,13 +4,13 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxagent.models.llm.config import LlamaConfig, RopeScaling
 
 
 def rotation(
-    config: LlamaConfig, positions: Int[Array, "B L"]
+    config: LlamaConfig, positions: Int[Array, "B L"], live: Bool[Array, "B L"]
 ) -> tuple[Float[Array, "B L H"], Float[Array, "B L H"]]:
     """(cos, sin) of the rotary angles (Su et al. 2021), one angle for each pair of dimensions.
 
@@ -19,6 +19,7 @@ def rotation(
     Args:
         config: head_dim, rope_theta and rope_scaling.
         positions: of the tokens in their own episodes, from 0.
+        live: False on padding, which must not stretch a row.
 
     Returns:
         Both float32, last axis head_dim / 2, times the attention factor where the scaling has
@@ -27,7 +28,7 @@ def rotation(
     """
     scaling = config.rope_scaling
     if scaling is not None and scaling.kind == "dynamic":
-        frequencies = _dynamic_frequencies(config, scaling, positions)[:, None, :]
+        frequencies = _dynamic_frequencies(config, scaling, jnp.where(live, positions, 0))[:, None, :]
     else:
         frequencies = jnp.asarray(inverse_frequencies(config))[None, None, :]
     angles = positions.astype(jnp.float32)[:, :, None] * frequencies
