@@ -1,0 +1,153 @@
+"""Demonstrations with mistakes and their repair: the expert labels every state that is visited.
+
+What is carried out is not always what the expert says: a random command, one that the game
+refuses, the same refused command again, or a place drawn from a wider search. The label is what
+the expert says all the while, so that a learner sees how to go on after its own mistakes.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from envs.text.describe import opening_text
+from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
+from envs.text.game import Game
+from envs.text.memory import Memory
+from envs.text.protocol import DEFAULT_HORIZON
+from envs.text.searching import Choice, SearchingExpert
+
+
+class NoisyTurn(NamedTuple):
+    """What was done, what the expert would have done and for what, and what was printed."""
+
+    command: str
+    label: str
+    subgoal: str
+    observation: str
+
+
+class Demonstration(NamedTuple):
+    """An episode that ends won."""
+
+    game: str
+    opening: str
+    turns: list[NoisyTurn]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far the demonstrator strays."""
+
+    random_shares: tuple[float, ...] = (0.0, 0.1, 0.25)
+    """Share of commands that are random; each episode draws one of these."""
+    refused: float = 0.4
+    """Share of the random commands that the game will refuse."""
+    repeats: float = 0.2
+    """Chance that a refused command is given once more, in episodes with random commands."""
+    wide_search: float = 0.25
+    """Share of episodes that search in a random order."""
+    temperature: float = 2.0
+    """Of that order; see `SearchingExpert`."""
+    noisy_steps: int = 25
+    """From here on the expert has its way, so that the episode ends."""
+
+
+def demonstrate_noisily(
+    game: Game, rng: random.Random, noise: Noise | None = None, horizon: int = DEFAULT_HORIZON
+) -> Demonstration | None:
+    """One episode with mistakes.
+
+    The labels depend on nothing but what was printed: where the expert acts at a place that it
+    only knows to be within reach from the list of admissible commands, the label is to go there,
+    until that was refused once or a look has shown it.
+
+    Args:
+        game: what to play; its task must be worded in the benchmark's templates.
+        rng: decides all chance.
+        noise: how much of what goes wrong; by default `Noise()`.
+        horizon: steps within which the episode must be won.
+
+    Returns:
+        The episode, or None if it was not won in time.
+    """
+    noise = noise or Noise()
+    share = rng.choice(noise.random_shares)
+    state, text = game.initial, opening_text(game, game.initial)
+    opening, turns = text, []
+    expert = SearchingExpert(text)
+    searcher = (
+        SearchingExpert(text, temperature=noise.temperature, seed=rng.getrandbits(32))
+        if rng.random() < noise.wide_search
+        else None
+    )
+    reached = Reached()
+    for number in range(horizon):
+        admissible = admissible_commands(game, state)
+        choice = expert.act(text, admissible)
+        label = reached.visible(choice, expert.memory)
+        command = label
+        other = searcher.act(text, admissible) if searcher else choice
+        if number < noise.noisy_steps:
+            if other.subgoal.startswith("find ") and choice.subgoal.startswith("find "):
+                command = reached.visible(other, expert.memory)
+            refused_before = bool(turns) and text == NOTHING_HAPPENS and share > 0
+            if refused_before and rng.random() < noise.repeats:
+                command = turns[-1].command
+            elif rng.random() < share:
+                command = _mistake(rng, noise, expert.memory, admissible, reached)
+        state, text, _, _ = step(game, state, command)
+        reached.read(command, text)
+        turns.append(NoisyTurn(command, label, choice.subgoal, text))
+        if state.won:
+            return Demonstration(game.name, opening, turns)
+    return None
+
+
+class Reached:
+    """The receptacles that the printed text has shown to be within reach."""
+
+    def __init__(self) -> None:
+        self.places: set[str] = set()
+
+    def visible(self, choice: Choice, memory: Memory) -> str:
+        """The expert's command, or to go to its place first while nothing says that it is here."""
+        verb = choice.command.partition(" ")[0]
+        if verb in ("go", "look", "inventory"):
+            return choice.command
+        if verb == "use":
+            lamp = choice.command.removeprefix("use ")
+            places = [at for name, at in memory.where(lamp.rpartition(" ")[0]) if name == lamp]
+            place = places[0] if places else ""
+        else:
+            place = " ".join(choice.command.split(" ")[-2:])
+        if place in memory.receptacles and place not in self.places:
+            return f"go to {place}"
+        return choice.command
+
+    def read(self, command: str, text: str) -> None:
+        """Takes in a command and what it printed."""
+        if command.startswith("go to "):
+            if text != NOTHING_HAPPENS:
+                self.places.clear()
+            self.places.add(command.removeprefix("go to "))
+        elif text.startswith("You are facing "):
+            facing = text.removeprefix("You are facing the ").partition(". Next to it")[0]
+            self.places.update(
+                name.removeprefix("and ") for name in facing.replace(" and ", ", ").split(", ")
+            )
+
+
+def _mistake(
+    rng: random.Random, noise: Noise, memory: Memory, admissible: list[str], reached: Reached
+) -> str:
+    if rng.random() >= noise.refused or not reached.places:
+        return rng.choice(admissible)
+    here = rng.choice(sorted(reached.places))
+    elsewhere = rng.choice(memory.receptacles)
+    seen = [thing for things in memory.contents.values() for thing in things]
+    refused = [f"go to {here}", f"open {elsewhere}", f"examine {elsewhere}"]
+    if seen:
+        refused.append(f"take {rng.choice(seen)} from {elsewhere}")
+    if memory.held:
+        refused.append(f"move {memory.held} to {elsewhere}")
+    return rng.choice(refused)

@@ -1,0 +1,153 @@
+"""A tokeniser for worlds of named things: one token a word, and one for each thing.
+
+"drawer 3" is one token whose embedding is the sum of one for "drawer" and one for "3", so that
+what is learnt of one drawer holds for all, and of every third thing.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FORMAT = "jaxagent.words.1"
+PAD, UNKNOWN = "<pad>", "<unknown>"
+FALLBACK_KIND = "thing"
+_FALLBACK_NUMBERS = 8
+_PIECES = re.compile(r"in/on|[A-Za-z][A-Za-z'-]*|\d+|\n|[^\sA-Za-z\d]")
+
+
+class Factors(NamedTuple):
+    """Of each token, its rows in the two tables whose sum is its embedding; number 0 is none."""
+
+    stem: np.ndarray
+    number: np.ndarray
+
+
+class WordTokenizer:
+    """Text to ids and back, without regard to blanks.
+
+    Args (of the constructor):
+        words: each becomes a token.
+        kinds: kinds of things with the highest number that one of them bears; each kind becomes a
+            token, and so does each of its things. Without kinds, names are two words.
+
+    Attributes:
+        vocab_size: V.
+        factors: what embeddings are made of.
+        missing: what had no token, how often, and as what it was read.
+    """
+
+    def __init__(self, words: Sequence[str], kinds: Mapping[str, int] | None = None) -> None:
+        self.words, self.kinds = tuple(dict.fromkeys(words)), dict(kinds or {})
+        if clash := set(self.words) & set(self.kinds):
+            raise ValueError(f"{sorted(clash)} cannot be both words and kinds of things")
+        stems = [PAD, UNKNOWN, *self.words, *self.kinds]
+        numbers = [0] * len(stems)
+        self._tokens = list(stems)
+        self._fallback = bool(self.kinds)
+        things = {**self.kinds, FALLBACK_KIND: _FALLBACK_NUMBERS} if self.kinds else {}
+        if self._fallback and FALLBACK_KIND not in self.kinds:
+            stems.append(FALLBACK_KIND)
+            self._tokens.append(FALLBACK_KIND)
+            numbers.append(0)
+        rows = {stem: row for row, stem in enumerate(stems)}
+        stem_rows = list(range(len(stems)))
+        for kind, highest in things.items():
+            self._tokens += [f"{kind} {number}" for number in range(1, highest + 1)]
+            stem_rows += [rows[kind]] * highest
+            numbers += range(1, highest + 1)
+        self._ids = {token: number for number, token in enumerate(self._tokens)}
+        self._highest = things
+        self.vocab_size = len(self._tokens)
+        self.factors = Factors(np.array(stem_rows, np.int32), np.array(numbers, np.int32))
+        self.pad_token_id = 0
+        self.missing: Counter[tuple[str, str]] = Counter()
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text's words and things.
+
+        What has no token is counted in `missing` and read as the nearest that has: a thing whose
+        number is too high as the last of its kind, a thing of an unknown kind as "thing", a word
+        as <unknown>.
+        """
+        pieces = _PIECES.findall(text)
+        ids, place = [], 0
+        while place < len(pieces):
+            word = pieces[place]
+            is_thing = (
+                self._fallback
+                and place + 1 < len(pieces)
+                and pieces[place + 1].isdigit()
+                and word not in self.words
+            )
+            if is_thing:
+                ids.append(self._thing(word, int(pieces[place + 1])))
+                place += 2
+            else:
+                ids.append(self._word(word))
+                place += 1
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The tokens with blanks between them."""
+        return " ".join(self._tokens[int(number)] for number in ids)
+
+    def ids_of(self, tokens: Iterable[str]) -> list[int]:
+        """Ids of exact tokens ("drawer 3", "take").
+
+        Raises:
+            ValueError: one of them is none; named.
+        """
+        tokens = list(tokens)
+        if unknown := [token for token in tokens if token not in self._ids]:
+            raise ValueError(f"the vocabulary has no token {unknown[0]!r}")
+        return [self._ids[token] for token in tokens]
+
+    def things(self) -> list[int]:
+        """Ids of all kinds and things."""
+        kinds = {row for row, token in enumerate(self._tokens) if token in self._highest}
+        return [token for token, row in enumerate(self.factors.stem) if int(row) in kinds]
+
+    def describe_missing(self) -> str:
+        """One line that names what had no token and the fallback used; "" if nothing lacked."""
+        shown = [f"{name!r} as {read!r}" for (name, read), _ in self.missing.most_common(5)]
+        if not shown:
+            return ""
+        more = f" and {len(self.missing) - 5} more" if len(self.missing) > 5 else ""
+        return f"the vocabulary lacks what it read {', '.join(shown)}{more}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that `from_dict` needs, for JSON."""
+        return {"format": FORMAT, "words": list(self.words), "kinds": self.kinds}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "WordTokenizer":
+        """The tokeniser that `to_dict` described.
+
+        Raises:
+            ValueError: the description is of another format.
+        """
+        if data.get("format") != FORMAT:
+            raise ValueError(f"tokeniser format {data.get('format')!r} is not {FORMAT!r}")
+        return cls(data["words"], data["kinds"])
+
+    def _word(self, word: str) -> int:
+        found = self._ids.get(word)
+        if found is None:
+            found = self._ids.get(word.lower(), 1)
+            if found == 1 and word != UNKNOWN:
+                self.missing[word, UNKNOWN] += 1
+        return found
+
+    def _thing(self, kind: str, number: int) -> int:
+        name = f"{kind} {number}"
+        found = self._ids.get(name)
+        if found is None:
+            near = kind if kind in self._highest else FALLBACK_KIND
+            read = f"{near} {max(1, min(number, self._highest[near]))}"
+            self.missing[name, read] += 1
+            found = self._ids[read]
+        return found

@@ -1,0 +1,91 @@
+"""How far a reply has come: a small automaton over tokens, as tables for the device."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxagent.models.llm.words import WordTokenizer
+from jaxagent.planning.household_format import (
+    COMMAND_ARITY,
+    KEEP,
+    SUBGOAL_ARITY,
+    SWITCH,
+    HouseholdFormat,
+)
+
+
+class ReplyGrammar(NamedTuple):
+    """A reply is over when `end` is reached. Nonsense moves on as well: it ends, and is refused.
+
+    Attributes:
+        following: [S, V] the state after a token.
+        permitted: [S, V] tokens that a well-formed reply may go on with.
+        is_command: [S] whether the next token belongs to the command.
+        start: where a reply begins.
+        end: where it is over.
+        max_tokens: a reply is cut off after so many.
+    """
+
+    following: np.ndarray
+    permitted: np.ndarray
+    is_command: np.ndarray
+    start: int
+    end: int
+    max_tokens: int
+
+
+def reply_grammar(style: HouseholdFormat, tokenizer: Any) -> ReplyGrammar:
+    """The grammar of a format's replies in the tokens of a tokeniser.
+
+    Args:
+        style: the format.
+        tokenizer: a `WordTokenizer` for the compact formats; for the plain ones any tokeniser
+            with `decode` and `__len__` or `vocab_size`.
+
+    Raises:
+        ValueError: a word that the format needs has no token of its own.
+    """
+    if style.name.startswith("compact"):
+        return _compact_grammar(style.hierarchical, tokenizer)
+    return _line_grammar(style.hierarchical, tokenizer)
+
+
+# States of the compact formats, in the order in which a reply goes through them.
+_ASK, _AIM, _AIM_ONE, _AIM_TWO, _VERB, _ONE, _TWO, _END = range(8)
+
+
+def _compact_grammar(hierarchical: bool, tokenizer: WordTokenizer) -> ReplyGrammar:
+    size = tokenizer.vocab_size
+    following = np.zeros((8, size), np.int32)
+    permitted = np.zeros((8, size), bool)
+    after = {_ASK: _VERB, _AIM: _VERB, _AIM_ONE: _VERB, _AIM_TWO: _AIM_ONE,
+             _VERB: _END, _ONE: _END, _TWO: _ONE, _END: _END}  # fmt: skip
+    for state, target in after.items():
+        following[state] = target
+    keep, switch = tokenizer.ids_of([KEEP, SWITCH])
+    following[_ASK, switch] = _AIM
+    permitted[_ASK, [keep, switch]] = True
+    for state, arities in ((_AIM, SUBGOAL_ARITY), (_VERB, COMMAND_ARITY)):
+        more = {_AIM: (_VERB, _AIM_ONE, _AIM_TWO), _VERB: (_END, _ONE, _TWO)}[state]
+        for token, arity in zip(tokenizer.ids_of(arities), arities.values()):
+            following[state, token] = more[arity]
+            permitted[state, token] = True
+    for state in (_AIM_ONE, _AIM_TWO, _ONE, _TWO):
+        permitted[state, tokenizer.things()] = True
+    is_command = np.isin(np.arange(8), (_VERB, _ONE, _TWO))
+    start = _ASK if hierarchical else _VERB
+    return ReplyGrammar(following, permitted, is_command, start, _END, 7 if hierarchical else 3)
+
+
+def _line_grammar(hierarchical: bool, tokenizer: Any) -> ReplyGrammar:
+    size = tokenizer.vocab_size if isinstance(tokenizer, WordTokenizer) else len(tokenizer)
+    breaks = np.array(["\n" in tokenizer.decode([token]) for token in range(size)])
+    if not breaks.any():
+        raise ValueError("the tokeniser has no token for the end of a line")
+    following = np.repeat(np.arange(3)[:, None], size, axis=1)
+    following[:2, breaks] += 1
+    permitted = np.ones((3, size), bool)
+    is_command = np.array([False, True, False])
+    return ReplyGrammar(
+        following, permitted, is_command, 0 if hierarchical else 1, 2, 48 if hierarchical else 24
+    )
