@@ -58,6 +58,7 @@ class FlaxChat:
         self._sessions: list[tuple[Session, list[int]]] = []  # most recently used last
         self._constraints: OrderedDict[str, Automaton] = OrderedDict()
         self._lock = threading.Lock()
+        self.reused_tokens = 0  # of all prompts together: those that were not read again
 
     def __repr__(self) -> str:
         return f"FlaxChat({self._name!r})"
@@ -114,6 +115,7 @@ class FlaxChat:
                 raise ChatError("model_failed", f"{self._name} failed on its device") from error
             # Only after a reply: a session that broke off is not gone on with.
             self._sessions.append((session, prompt))
+            self.reused_tokens += said.reused_length
             usage = Usage(said.prompt_length, len(said.tokens))
             return Reply(said.text, usage, self._clock() - begin)
 
