@@ -43,23 +43,7 @@ def in_hindsight(
         the environment drew another: Q(s, a, g) is about g.
     """
     achieved, next_achieved = spec.achieved(window.features), spec.achieved(window.next_features)
-
-    def earned(after, goal):
-        return spec.judge(achieved, after, goal, window.fell)[0]
-
-    step_key, share_key = jax.random.split(key)
-    relabelled = relabel(
-        share_key,
-        window.goal,
-        next_achieved,
-        earned(next_achieved, window.goal),
-        choose_goal_steps(
-            step_key, window.episode_end, jnp.ones_like(window.fell), strategy=config.strategy
-        ),
-        earned,
-        relabel_ratio=_per_original(config.relabel_share),
-    )
-    goal = relabelled.goal
+    goal, is_relabelled = _choose_goals(key, window, achieved, next_achieved, spec, config)
     reward, discount, last = _several_steps(window, achieved, next_achieved, goal, spec, config)
     return SoftBatch(
         observation=spec.see(window.features, goal),
@@ -67,8 +51,30 @@ def in_hindsight(
         reward=reward,
         discount=discount,
         next_observation=spec.see(window.next_features[last], goal),
-        is_relabelled=relabelled.is_relabelled,
+        is_relabelled=is_relabelled,
     )
+
+
+def _choose_goals(key, window: Transition, achieved, next_achieved, spec, config: SACConfig):
+    """Each step's goal, and whether it is another than was pursued."""
+    if config.relabel_share == 0.0:  # no hindsight must cost nothing
+        return window.goal, jnp.zeros_like(window.fell)
+
+    def earned(after, goal):
+        return spec.judge(achieved, after, goal, window.fell)[0]
+
+    step_key, share_key = jax.random.split(key)
+    live = jnp.ones_like(window.fell)
+    relabelled = relabel(
+        share_key,
+        window.goal,
+        next_achieved,
+        earned(next_achieved, window.goal),
+        choose_goal_steps(step_key, window.episode_end, live, strategy=config.strategy),
+        earned,
+        relabel_ratio=_per_original(config.relabel_share),
+    )
+    return relabelled.goal, relabelled.is_relabelled
 
 
 def _several_steps(window: Transition, achieved, next_achieved, goal, spec, config: SACConfig):
