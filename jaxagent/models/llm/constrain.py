@@ -175,7 +175,8 @@ class ConstraintTables:
     @property
     def sizes(self) -> "TableSizes":
         """What compiled steps depend on."""
-        return TableSizes(*self.tokens.shape, self.dense_targets.shape[0])
+        states, width = self.tokens.shape
+        return TableSizes(states, width, self.dense_targets.shape[0])
 
 
 def bucket(count: int, *, smallest: int, factor: int = 2) -> int:
@@ -206,8 +207,7 @@ def pack(
         automata: of each row; None where anything may be said. One that stands in several rows
             (the same object) takes its place once.
         vocab_size: V.
-        at_least: sizes of the tables before, so that sizes that change from turn to turn do not
-            compile again and again.
+        at_least: the tables are made no smaller.
 
     Returns:
         The tables, with sizes rounded up to a few buckets, and the state each row starts in.
@@ -270,6 +270,24 @@ def _fill(tables: dict[str, np.ndarray], item: Automaton, offset: int, dense: in
         tables["dense_targets"][dense, item.tokens[edges]] = item.targets[edges] + offset
         dense += 1
     return dense
+
+
+class Packer:
+    """`pack` that remembers the largest sizes so far: sizes that go up and down from turn to turn
+    would compile again and again.
+
+    Args:
+        vocab_size: V.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size, self._sizes = vocab_size, SMALLEST
+
+    def pack(self, automata: Sequence[Automaton | None]) -> tuple[ConstraintTables, np.ndarray]:
+        """See `pack`."""
+        tables, starts = pack(automata, vocab_size=self._vocab_size, at_least=self._sizes)
+        self._sizes = tables.sizes
+        return tables, starts
 
 
 def permitted(

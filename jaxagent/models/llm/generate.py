@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxagent.models.llm.batching import Batcher
-from jaxagent.models.llm.constrain import Automaton, bucket
+from jaxagent.models.llm.constrain import Automaton, Packer, bucket
 from jaxagent.models.llm.constrain_json import json_schema
 from jaxagent.models.llm.constrain_text import Rule, encode, string_set, verb_object_grammar
 from jaxagent.models.llm.generate_reply import Completion, Prompt, Request
@@ -42,6 +42,7 @@ class Generator:
         self.variables: Variables = {"params": model.params}
         if lora is not None:
             self.variables["lora"] = lora
+        self._packer = Packer(model.config.vocab_size)
 
     @property
     def end_token(self) -> int:
@@ -121,7 +122,11 @@ class Generator:
 
     def batcher(self, rows: int = 8) -> Batcher:
         """Requests that come and go, answered together; see `Batcher`."""
-        return Batcher(RowBatch(self.model, self.variables, rows), self.request)
+        return Batcher(self.rows(rows), self.request)
+
+    def rows(self, batch: int) -> RowBatch:
+        """What sessions and batchers stand on: rows of a batch, all idle."""
+        return RowBatch(self.model, self.variables, batch, self._packer)
 
     def request(
         self, prompt: Prompt, sampling: SamplingConfig, constraint: Automaton | None = None
@@ -156,7 +161,7 @@ class Session:
         if batch < 1:
             raise ValueError(f"a session needs at least one row, found {batch}")
         self._generator, self._batch = generator, batch
-        self._rows = RowBatch(generator.model, generator.variables, bucket(batch, smallest=1))
+        self._rows = generator.rows(bucket(batch, smallest=1))
 
     def generate(
         self,

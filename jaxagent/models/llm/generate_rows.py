@@ -13,15 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagent.models.llm.cache import KVCache
-from jaxagent.models.llm.constrain import (
-    FREE,
-    SMALLEST,
-    Automaton,
-    ConstraintTables,
-    TableSizes,
-    bucket,
-    pack,
-)
+from jaxagent.models.llm.constrain import FREE, Automaton, ConstraintTables, Packer, bucket
 from jaxagent.models.llm.generate_reply import Reply, Request, check_prompt
 from jaxagent.models.llm.generate_steps import (
     Finish,
@@ -107,9 +99,12 @@ class RowBatch:
         model: whose words they say.
         variables: what the model is applied to.
         batch: number of rows; every compiled step is for this many.
+        packer: of constraints.
     """
 
-    def __init__(self, model: LanguageModel, variables: Variables, batch: int) -> None:
+    def __init__(
+        self, model: LanguageModel, variables: Variables, batch: int, packer: Packer
+    ) -> None:
         self.model, self.variables, self.batch = model, variables, batch
         self.replies: list[Reply | None] = [None] * batch
         self._prompts: list[list[int]] = [[] for _ in range(batch)]
@@ -119,7 +114,7 @@ class RowBatch:
         self._last = jnp.zeros((batch, config.hidden_size), config.dtype)
         self._rows = new_rows(np.zeros(batch), np.zeros(batch), np.full(batch, Finish.IDLE))
         free = Constraints((None,) * batch, None, np.full(batch, FREE, np.int32))
-        self._constraints, self._table_sizes = free, SMALLEST
+        self._constraints, self._packer = free, packer
 
     def read(self, row: int) -> list[int]:
         """The tokens whose keys and values stand in a row's cache."""
@@ -275,13 +270,7 @@ class RowBatch:
             starts = np.full(self.batch, FREE, np.int32)
             self._constraints = Constraints(automata, None, starts)
         elif any(a is not b for a, b in zip(automata, before.automata, strict=True)):
-            tables, starts = pack(
-                automata,
-                vocab_size=self.model.config.vocab_size,
-                at_least=self._table_sizes,
-            )
-            self._table_sizes = TableSizes(*tables.sizes)
-            self._constraints = Constraints(automata, tables, starts)
+            self._constraints = Constraints(automata, *self._packer.pack(automata))
         moved = np.where(
             np.array([a is not None for a in automata]),
             self._constraints.starts - before.starts,
