@@ -142,6 +142,11 @@ def drawn(state: SimulatorState) -> Draw:
     return state.physics.info[_KEY]
 
 
+def is_randomised(state: SimulatorState) -> bool:
+    """Whether a state is one of `RandomisedBrax`."""
+    return _KEY in getattr(state.physics, "info", {})
+
+
 def with_strength(state: SimulatorState, strength: Float[Array, "*B"]) -> SimulatorState:
     """The same episodes; those that follow are drawn with another strength."""
     return _carry(state, drawn(state).replace(strength=strength))

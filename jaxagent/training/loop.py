@@ -12,6 +12,7 @@ import numpy as np
 from jaxagent.training.audit import Audit
 from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.config import RunConfig
+from jaxagent.training.curriculum import Curriculum
 from jaxagent.training.evaluate import Report, evaluate, fetch
 from jaxagent.training.interruption import Interrupted, watch_signals
 from jaxagent.training.metrics import MetricsLog
@@ -42,6 +43,8 @@ class Arm:
         guided: False takes all guidance away (the other arm of a comparison).
         draw: called with (folder, evaluation) after each evaluation, on process 0.
         config: what Weights & Biases shows.
+        prepare: called once with the fresh state of a new run, for a warm start.
+        curriculum: what moves the difficulty between iterations; None keeps it.
     """
 
     trainer: Trainer
@@ -52,6 +55,8 @@ class Arm:
     guided: bool = True
     draw: Callable[[pathlib.Path, Evaluation], None] = lambda folder, evaluation: None
     config: dict = dataclasses.field(default_factory=dict)
+    prepare: Callable[[TrainState], TrainState] = lambda state: state
+    curriculum: Curriculum | None = None
 
     def train(self, resume: bool) -> tuple[TrainState, Report]:
         """Run to the end.
@@ -89,8 +94,13 @@ class Arm:
             state, host = self._checkpoints.restore(like, self.trainer.shardings(like))
             self._seconds, self._done = host["seconds"], host["iteration"]
             self._audit.restore(host["audit"])
+            if self.curriculum:
+                self.curriculum.restore(host["curriculum"])
+                state = self.curriculum.begin(self.trainer, state)
             return state, self._done
-        state = self.trainer.init(list(seeds))
+        state = self.prepare(self.trainer.init(list(seeds)))
+        if self.curriculum:
+            state = self.curriculum.begin(self.trainer, state)
         if not self.guided and state.guidance is not None:
             state = switch_guidance(state, 0.0)
         self._seconds, self._done = 0.0, 0
@@ -131,6 +141,10 @@ class Arm:
         if guided and self._audit.observe(values["reward_total"], values["reward_env"]):
             values["audit_alarm"] = 1
             self.reporter.alarm(self._done * steps)
+        if self.curriculum:
+            values |= self.curriculum.metrics  # those of this iteration
+            fraction = self._done / self.run.num_iterations
+            state = self.curriculum.advance(state, metrics, fraction)
         self._write("train", values)
         self.reporter.advance(self._done, values["steps_per_second"])
         if metrics["nonfinite_in_a_row"].max() >= NONFINITE_LIMIT:
@@ -169,6 +183,7 @@ class Arm:
             "iteration": self._done,
             "seconds": self._seconds,
             "audit": self._audit.snapshot(),
+            "curriculum": self.curriculum and self.curriculum.snapshot(),
         }
 
     def _save(self, state: TrainState) -> None:
