@@ -241,9 +241,8 @@ def _dequantised(file: GGUF, name: str) -> np.ndarray:
     except ValueError:
         raise ValueError(f"{file.path}: tensor {name!r} has unknown type {kind}") from None
     stored_shape = gguf.quant_shape_to_byte_shape(shape, quantisation)
-    if quantisation in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16):
-        dtype = np.float32 if quantisation == gguf.GGMLQuantizationType.F32 else np.float16
-        return np.memmap(file.path, dtype, "r", offset, shape).astype(np.float32)
+    if offset + int(np.prod(stored_shape)) > file.path.stat().st_size:
+        raise ValueError(f"{file.path}: tensor {name!r} does not lie inside the file (truncated?)")
     raw = np.memmap(file.path, np.uint8, "r", offset, stored_shape)
     return gguf.quants.dequantize(raw, quantisation).reshape(shape)
 

