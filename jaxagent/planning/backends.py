@@ -34,7 +34,7 @@ def check_planner(name: str) -> None:
         ValueError: nothing has that name.
     """
     path = pathlib.Path(name)
-    is_model = path.is_dir() or (path.suffix == ".gguf" and path.is_file())
+    is_model = (bool(name) and path.is_dir()) or (path.suffix == ".gguf" and path.is_file())
     is_plan = path.suffix in _PLAN_FILES and path.is_file()
     if not (name in ("rule", *PACKAGED) or _is_endpoint(name) or is_model or is_plan):
         raise ValueError(
