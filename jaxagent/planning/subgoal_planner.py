@@ -18,6 +18,7 @@ from jaxagent.planning.prompt import (
 from jaxagent.planning.text_agent import (
     SUBGOAL_VERBS,
     PlannerView,
+    Result,
     TextPlanner,
     allowed_subgoal,
 )
@@ -62,7 +63,7 @@ class SubGoalPlanner:
 
         Args:
             chat: the model; it may serve many planners.
-            fallback: proposes when no reply can be used.
+            fallback: proposes when no reply can be used; asked often, so it must be cheap.
             settings: how it is asked.
             prompt: name or path of the template.
             log: counts; may be shared by the planners of many episodes.
@@ -108,8 +109,20 @@ class SubGoalPlanner:
 
     def _fall_back(self, view: PlannerView) -> str:
         self.log.count("fell_back")
-        proposal = self._fallback.propose(view).strip().lower()
+        proposal = self._fallback.propose(self._as_fallback_sees(view)).strip().lower()
         return proposal if allowed_subgoal(proposal) else ""
+
+    def _as_fallback_sees(self, view: PlannerView) -> PlannerView:
+        """The view without sub-goals that the fallback would not have asked for.
+
+        Rules count what is done to know what comes next; the model's detours are none of theirs.
+        """
+        theirs: list[Result] = []
+        for result in view.results:
+            before = view._replace(results=tuple(theirs))
+            if result.outcome != "done" or self._fallback.propose(before) == result.subgoal:
+                theirs.append(result)
+        return view._replace(results=tuple(theirs))
 
     def _ask_model(self, view: PlannerView) -> str | None:
         if not self._names:

@@ -70,6 +70,26 @@ def test_an_endpoint_that_is_down_leaves_the_rule_to_plan(monkeypatch, caplog):
     ]
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((401, {}, "{}"), "wrong_key"),
+        ((200, {}, "{"), "bad_response"),
+        ((200, {}, "x" * 2_000_000), "reply_too_large"),
+        ("", "empty"),
+        ("{" * 1000, "too_deep"),
+        ('{"sub_goals": [{"skill": "walk_to", "x": NaN, "y": 1}]}', "not_finite"),
+    ],
+)
+def test_whatever_the_endpoint_does_the_run_goes_on(answer, reason, monkeypatch):
+    with serving(answer) as endpoint:
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        planner = make_planner("openai:theirs", TASK, RULE)
+        assert planner.plan("corner", (0.0, 0.0)).sub_goals[-1].target == (10.0, 10.0)
+        assert set(planner.log.summary()["refused"]) == {reason}
+
+
 def test_rules_and_files_need_no_model(tmp_path):
     assert make_planner("rule", TASK, RULE) is RULE
     path = tmp_path / "plan.yaml"

@@ -109,6 +109,17 @@ def test_a_long_episode_keeps_the_task_and_the_opening():
     assert planner.log.summary()["truncated_prompts"] > 0
 
 
+def test_detours_of_the_model_do_not_confuse_the_fallback():
+    """Rules count what is done: "find" is none of their steps, "take apple" is."""
+    chat = ScriptedChat('{"verb": "find", "thing": "countertop"}', "no", "no", "no")
+    planner = SubGoalPlanner(chat, RulePlanner())
+    assert planner.propose(VIEW) == "find countertop"
+    done = (Result("find countertop", "done"),)
+    assert planner.propose(VIEW._replace(results=done)) == "take apple"
+    done += (Result("take apple", "done"),)
+    assert planner.propose(VIEW._replace(results=done)) == "put apple in/on sinkbasin"
+
+
 def test_nothing_to_propose_is_asked_for_once():
     chat = ScriptedChat("no")
     planner = SubGoalPlanner(chat, RulePlanner())
