@@ -17,10 +17,11 @@ from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.llama import Llama
 from jaxagent.planning.household_format import HouseholdFormat, Reply
-from jaxagent.planning.reply_grammar import ReplyGrammar, reply_grammar
+from jaxagent.planning.reply_grammar import reply_grammar
 
 _WIDTHS = (24, 96)
 _ROW_FACTOR, _FEWEST_ROWS = 4, 8
+_FEW_SLOTS = 160  # an episode that goes well needs no more, and a turn costs as much as it has
 _CHOICES = 64
 
 
@@ -83,7 +84,8 @@ class HouseholdPlayer:
         """Start new episodes, one for each opening; the first `act` reads them."""
         self._games: list[_Game] = [_Game(self._encode_opening(text)) for text in openings]
         self._rows = np.arange(len(openings))  # game of each row; -1 for none
-        self._cache = KVCache.create(self.model.config, len(openings), self.slots)
+        slots = min(_FEW_SLOTS, self.slots)
+        self._cache = KVCache.create(self.model.config, len(openings), slots)
 
     def act(self, observations: Sequence[str], admissible: Sequence[Sequence[str]]) -> list[Reply]:
         """The reply of every episode.
@@ -149,6 +151,9 @@ class HouseholdPlayer:
                 pending[row], lengths[row] = game.take_pending()
         longest = max(map(len, pending))
         width = next((w for w in _WIDTHS if w >= longest), self.slots)
+        ends = max(at + len(ids) for at, ids in zip(lengths, pending)) + self.grammar.max_tokens
+        if max(ends, width) > self._cache.slots:
+            self._cache = self._cache.resize(self.slots)
         tokens = np.zeros((len(pending), width), np.int32)
         for row, ids in enumerate(pending):
             tokens[row, : len(ids)] = ids

@@ -4,7 +4,6 @@
 what is learnt of one drawer holds for all, and of every third thing.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
