@@ -1,16 +1,14 @@
 """What the household planner learns from: games, their splits, and demonstrations without end."""
 
-import concurrent.futures
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from envs.text.bridge import GameCache
 from envs.text.game import Game
-from envs.text.generator import generate_games
 from envs.text.household import household
 from envs.text.noisy import Noise, demonstrate_noisily
 from jaxagent.models.llm.words import WordTokenizer
