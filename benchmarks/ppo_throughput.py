@@ -25,7 +25,6 @@ from typing import Any, cast
 import jax
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.brax_peer import BraxPPO, Epoch, device_put_replicated_restored, epochs
 from benchmarks.measurement import (
@@ -36,9 +35,16 @@ from benchmarks.measurement import (
     load_average,
     machine,
     positive,
-    ratio,
     spread,
     without_nan,
+)
+from benchmarks.ppo_report import (
+    compile_ratio,
+    return_ratio,
+    return_table,
+    throughput_ratio,
+    throughput_ratio_to_fastest,
+    throughput_table,
 )
 from experiments.ant_config import AntConfig, preset
 from experiments.ant_guidance import build
@@ -55,6 +61,10 @@ CRITIC_SIZES = (256,) * 5
 # 512 environments x 32 steps, cut into 8 minibatches, 4 times over.
 NUM_ENVS, UNROLL_LENGTH, NUM_MINIBATCHES, NUM_EPOCHS = 512, 32, 8, 4
 BATCH_STEPS = NUM_ENVS * UNROLL_LENGTH
+SAME_WORK = (
+    f"Ant, spring: {NUM_ENVS} environments x {UNROLL_LENGTH} steps, {NUM_MINIBATCHES} minibatches "
+    f"x {NUM_EPOCHS} epochs, policy 4x32, critic 5x256"
+)
 # Iterations between two looks at the clock: its own cost then does not show.
 ITERATIONS_PER_EPOCH = 2
 # Brax cannot leave out its evaluations without leaving out their compilation, which ours has.
@@ -271,79 +281,6 @@ def _said(name: str, training: Iterable[Epoch], console: Console) -> Generator[E
         yield epoch
 
 
-def throughput_ratio(rows: list[dict[str, Any]]) -> float:
-    """Our median steps a second over Brax's as it is shipped: the first peer, on one device."""
-    medians = [row["steps_per_second"]["median"] for row in rows]
-    return ratio(medians[0], medians[1])
-
-
-def throughput_ratio_to_fastest(rows: list[dict[str, Any]]) -> float:
-    """Our median steps a second over the fastest peer's, Brax given our device layout."""
-    medians = [row["steps_per_second"]["median"] for row in rows]
-    return ratio(medians[0], max(medians[1:]))
-
-
-def compile_ratio(rows: list[dict[str, Any]]) -> float:
-    """Our compile time over the quicker peer's."""
-    seconds = [row["compile_seconds"] for row in rows]
-    return ratio(seconds[0], min(seconds[1:]))
-
-
-def return_ratio(rows: list[dict[str, Any]]) -> float:
-    """Our seconds to the target over the faster peer's; nan where we did not reach it.
-
-    A peer that stopped at its cap counts with its seconds until then, which makes the ratio an
-    upper bound, if no peer reached the target.
-    """
-    ours, *peers = rows
-    reached = [row["seconds"] for row in peers if row["outcome"] == "reached"]
-    capped = [row["seconds"] for row in peers if row["outcome"] == "cap"]
-    if ours["outcome"] != "reached":
-        return math.nan
-    return ratio(ours["seconds"], min(reached or capped))
-
-
-def throughput_table(rows: list[dict[str, Any]]) -> Table:
-    """What the throughput part shows."""
-    title = (
-        f"Ant, spring: {NUM_ENVS} environments x {UNROLL_LENGTH} steps, {NUM_MINIBATCHES} "
-        f"minibatches x {NUM_EPOCHS} epochs, policy 4x32, critic 5x256"
-    )
-    table = Table(title=title)
-    for column in ("", "steps/s (median)", "lowest", "highest", "compile s"):
-        table.add_column(column, justify="right" if column else "left")
-    for row in rows:
-        rate = row["steps_per_second"]
-        figures = [f"{rate[name]:,.0f}" for name in ("median", "low", "high")]
-        table.add_row(row["name"], *figures, f"{row['compile_seconds']:.1f}")
-    return table
-
-
-def return_table(rows: list[dict[str, Any]]) -> Table:
-    """What the return part shows."""
-    table = Table(title=f"Ant, spring: wall time to an evaluated return of {TARGET_RETURN:,.0f}")
-    columns = ("", "seconds", "evaluating, after the first", "evaluations", "steps", "return", "")
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left")
-    outcomes = {
-        "reached": "reached",
-        "cap": "not reached",
-        "slower": "stopped: slower than the other Brax row",
-    }
-    for row in rows:
-        bound = "" if row["outcome"] == "reached" else "> "
-        table.add_row(
-            row["name"],
-            f"{bound}{row['seconds']:,.0f}",
-            f"{row['evaluation_seconds']:,.0f}",
-            str(row["evaluations"]),
-            f"{row['steps']:,}",
-            f"{row['return']:,.0f}",
-            outcomes[row["outcome"]],
-        )
-    return table
-
-
 def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     """Options, or one line and status 2."""
     parser = Parser(
@@ -383,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with device_put_replicated_restored():
         if options.part != "return":
             rows = measure_throughput(options.seed, options.rounds or 5, progress)
-            console.print(throughput_table(rows))
+            console.print(throughput_table(rows, SAME_WORK))
             console.print(f"compile time ratio, to the quickest: {compile_ratio(rows):.2f}")
             fastest = throughput_ratio_to_fastest(rows)
             console.print(f"throughput ratio to Brax with one device for each core: {fastest:.2f}")
@@ -395,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
         if options.part != "throughput":
             rows = measure_return(options.seed, cap, progress)
-            console.print(return_table(rows))
+            console.print(return_table(rows, TARGET_RETURN))
             console.print(f"time to return ratio: {return_ratio(rows):.2f}")
             results["return"] = {"rows": rows, "ratio": return_ratio(rows), "cap": cap}
     results["machine"]["load_average_after"] = load_average()
