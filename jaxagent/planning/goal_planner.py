@@ -102,8 +102,9 @@ class GoalPlanner:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What a cache must tell apart: the model, and the prompt's version with the task's."""
-        return self._chat.name, f"{self.template.name}-{self.template.version}-{self._task!r}"
+        """What a cache must tell apart: the model, and prompt, task and settings."""
+        prompt = f"{self.template.name}-{self.template.version}"
+        return self._chat.name, f"{prompt}-{self._task!r}-{self.settings!r}-{self._skills!r}"
 
     @property
     def most(self) -> int:

@@ -271,20 +271,21 @@ def _sources(planner: Planner, rule: Planner) -> list[Source[Situation, Plan]]:
     if not isinstance(planner, GoalPlanner):
         return [Source("planner", _by(planner), repr(planner), latency=0.0)]
     name, version = planner.identity
-    note = f" (no usable plan from {name})"
+
+    def fall_back(situation: Situation) -> Plan:
+        planner.log.count("fell_back")
+        plan = rule.plan(situation.task, situation.position)
+        return plan._replace(source=f"{plan.source} (no usable plan from {name})")
+
     return [
         # Worth an hour's wait at the router's price: training does not stand still meanwhile.
         Source(name, planner.ask_model, version, quality=100.0, latency=10.0),
-        Source("rule", _by(rule, note), repr(rule) + name, quality=0.0, latency=0.0),
+        Source("rule", fall_back, repr(rule) + name, quality=0.0, latency=0.0),
     ]
 
 
-def _by(planner: Planner, note: str = "") -> Callable[[Situation], Plan]:
-    def ask(situation: Situation) -> Plan:
-        plan = planner.plan(situation.task, situation.position)
-        return plan._replace(source=plan.source + note)
-
-    return ask
+def _by(planner: Planner) -> Callable[[Situation], Plan]:
+    return lambda situation: planner.plan(situation.task, situation.position)
 
 
 def _dump_goal(goal: SubGoal) -> list[Any]:

@@ -157,6 +157,7 @@ def test_without_a_usable_answer_the_rule_plans_and_says_so(reply):
             assert following.review(step, paths((1, 1))) is None  # the rule knows no other plan
         summary = following.summary()
     assert summary["planner"]["accepted_share"] == 0.0
+    assert summary["planner"]["fell_back"] >= 1
 
 
 @pytest.mark.parametrize("planner", [RULE, FixedPlanner(PLAN)])
