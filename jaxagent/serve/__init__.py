@@ -1,0 +1,1 @@
+"""A language model of this package behind an OpenAI-compatible endpoint."""

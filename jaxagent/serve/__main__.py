@@ -1,0 +1,117 @@
+"""Offer a language model to OpenAI's clients: `python -m jaxagent.serve MODEL`.
+
+MODEL is a name (smollm2-135m), a Hugging Face folder, or a GGUF file. Whoever sends requests to
+/v1/chat/completions shares the batch; replies are streamed or whole.
+"""
+
+import argparse
+import ipaddress
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from jaxagent.models.llm.generate import Generator
+from jaxagent.models.llm.load import load_model
+from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.serve.engine import Engine
+from jaxagent.serve.server import MAX_BODY, ChatServer, Service
+from jaxagent.training.config import refuse
+from jaxagent.training.devices import use_compilation_cache
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxagent.serve",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.error = refuse  # type: ignore[method-assign, assignment]
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="smollm2-135m, a Hugging Face folder, or a .gguf file")
+    add("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
+    add("--port", type=int, default=8000, help="0 takes a free one and says which (default 8000)")
+    add("--rows", type=int, default=4, help="requests answered together (default 4)")
+    add("--queue", type=int, default=32, help="requests that may wait besides (default 32)")
+    add("--context", type=int, help="tokens of prompt and reply (default 2048, or the model's)")
+    add("--max-body", type=int, default=MAX_BODY, help="bytes of a request (default 1 MiB)")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the parameters")
+    add("--api-key-env", metavar="NAME", help="variable with the key that clients must show")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until a signal comes; the exit status."""
+    options = _parser().parse_args(arguments)
+    stop = threading.Event()
+    try:
+        key = _read_key(options.api_key_env)
+        if not 0 <= options.port < 65536 or options.max_body < 1:
+            raise ValueError(
+                f"port ({options.port}) must lie in [0, 65535] and max-body "
+                f"({options.max_body}) be at least 1"
+            )
+        use_compilation_cache()
+        generator = Generator(load_model(options.model, dtype=options.dtype))
+        context = options.context or min(2048, generator.model.config.max_positions)
+        with Engine(generator, rows=options.rows, queue_length=options.queue) as engine:
+            service = Service(generator, engine, context)
+            server = ChatServer(
+                (options.host, options.port), service, key=key, max_body=options.max_body
+            )
+            with server:
+                _warm_up(generator, engine)
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, lambda *_: stop.set())
+                _serve(server, options.host, key, stop)
+    except OSError as error:
+        refuse(f"{options.host}:{options.port} cannot be listened on: {error.strerror or error}")
+    except ValueError as error:
+        refuse(str(error))
+    except KeyboardInterrupt:  # before it listened
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _read_key(name: str | None) -> str | None:
+    if name is None:
+        return None
+    key = os.environ.get(name, "")
+    if not key:
+        raise ValueError(f"api-key-env ({name}): there is no such variable, or it is empty")
+    return key
+
+
+def _warm_up(generator: Generator, engine: Engine) -> None:
+    """Compile what the first request would otherwise wait for."""
+    ticket = engine.submit([generator.end_token] * 20, SamplingConfig(max_new_tokens=3))
+    while ticket.get(timeout=600).completion is None:
+        pass
+
+
+def _serve(server: ChatServer, host: str, key: str | None, stop: threading.Event) -> None:
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+    thread.start()
+    print(f"serving {server.service.name} at {server.url}; Ctrl-C ends", flush=True)
+    if key is None and not _is_loopback(host):
+        print(
+            f"warning: --host {host} lets other machines in and there is no --api-key-env",
+            file=sys.stderr,
+        )
+    stop.wait()
+    server.shutdown()
+    thread.join()
+    print("stopped", flush=True)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,485 @@
+"""The server over real sockets: what clients send, what they get, and what they cost others."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from jaxagent.models.llm.generate import Generator
+from jaxagent.models.llm.load import save_model
+from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.planning.chat import ChatError, Message
+from jaxagent.planning.openai_chat import OpenAIChat
+from jaxagent.serve.chat_api import read_request
+from jaxagent.serve.engine import Engine, EngineFailure, QueueFull
+from jaxagent.serve.server import ChatServer, Service
+from tests.models.llm.random_models import random_model
+
+ROOT = pathlib.Path(__file__).parents[1]
+HELLO = [{"role": "user", "content": "look at the desk"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"go": {"enum": ["desk", "table", "fridge"]}},
+    "required": ["go"],
+    "additionalProperties": False,
+}
+LONG = 4000  # tokens: more than any test waits for
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return Generator(random_model(max_positions=8192))
+
+
+@contextlib.contextmanager
+def serving(generator, *, rows=2, queue_length=2, context=8192, **options):
+    with Engine(generator, rows=rows, queue_length=queue_length) as engine:
+        server = ChatServer(("127.0.0.1", 0), Service(generator, engine, context), **options)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join(5)
+
+
+@pytest.fixture(scope="module")
+def server(generator):
+    with serving(generator) as server:
+        yield server
+
+
+def asked(**fields):
+    return {"model": "random", "messages": HELLO, "max_tokens": 8, "seed": 1} | fields
+
+
+def post(server, body, path="/v1/chat/completions", method="POST", **headers):
+    """Status, headers and body of one exchange."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    try:
+        connection.request(method, path, data or None, headers)
+        reply = connection.getresponse()
+        return reply.status, dict(reply.getheaders()), reply.read()
+    finally:
+        connection.close()
+
+
+def complete(server, **fields):
+    status, _, body = post(server, asked(**fields))
+    assert status == 200, body
+    return json.loads(body)
+
+
+def text_of(reply):
+    return reply["choices"][0]["message"]["content"]
+
+
+def events(body):
+    lines = [line for line in body.decode().split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines)
+    return [line.removeprefix("data: ") for line in lines]
+
+
+def wait_until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+def test_a_reply_is_what_the_model_says(server, generator):
+    reply = complete(server, temperature=0, max_tokens=12)
+    prompt = generator.model.tokenizer.apply_chat_template(
+        HELLO, add_generation_prompt=True, tokenize=False
+    )
+    (alone,) = generator.generate([prompt], SamplingConfig(max_new_tokens=12))
+    assert text_of(reply) == alone.text
+    assert reply["object"] == "chat.completion"
+    assert reply["model"] == "random"
+    assert reply["choices"][0]["finish_reason"] == (
+        "length" if alone.finish_reason == "length" else "stop"
+    )
+    usage = reply["usage"]
+    assert usage["prompt_tokens"] == len(generator.encode(prompt))
+    assert usage["completion_tokens"] == len(alone.tokens)
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    again = complete(server, temperature=0, max_tokens=12)
+    assert text_of(again) == text_of(reply)
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+
+
+def test_seeds_temperatures_and_stops_reach_the_sampler(server):
+    warm = {"temperature": 1.5, "max_tokens": 24}
+    first = text_of(complete(server, seed=3, **warm))
+    assert text_of(complete(server, seed=3, **warm)) == first
+    assert len({text_of(complete(server, seed=seed, **warm)) for seed in range(4)}) > 1
+    assert len({text_of(complete(server, seed=None, **warm)) for _ in range(4)}) > 1
+    assert text_of(complete(server, seed=3, top_p=0.0, **warm)) == text_of(
+        complete(server, temperature=0, max_tokens=24)
+    )
+    stop = first[5:8]
+    cut = complete(server, seed=3, stop=[stop], **warm)
+    assert text_of(cut) == first[: first.index(stop)]
+    assert cut["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_schema_is_kept(server):
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    said = {
+        text_of(complete(server, response_format=form, max_tokens=60, temperature=2, seed=seed))
+        for seed in range(8)
+    }
+    assert {json.loads(text)["go"] for text in said} <= {"desk", "table", "fridge"}
+    assert len(said) > 1
+
+
+def test_a_stream_says_the_same_in_pieces(server):
+    whole = complete(server, temperature=1.0, max_tokens=40)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    status, headers, body = post(server, asked(temperature=1.0, max_tokens=40, **options))
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/event-stream")
+    *chunks, done = events(body)
+    assert done == "[DONE]"
+    chunks = [json.loads(chunk) for chunk in chunks]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    *spoken, usage = chunks
+    pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in spoken]
+    assert "".join(pieces) == text_of(whole)
+    assert sum(map(bool, pieces)) > 1
+    assert spoken[-1]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    assert usage["choices"] == []
+    counted = usage["usage"]
+    assert counted["total_tokens"] == whole["usage"]["total_tokens"]
+    _, _, body = post(server, asked(stream=True))
+    assert '"usage"' not in body.decode()
+
+
+def test_the_planners_own_client_talks_to_it(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "anything")
+    chat = OpenAIChat("random", base_url=server.url)
+    reply = chat.complete([Message("user", "look")], max_tokens=60, schema=SCHEMA, temperature=1.0)
+    assert json.loads(reply.text)["go"] in ("desk", "table", "fridge")
+    assert reply.usage.prompt_tokens > 0
+    assert reply.usage.completion_tokens > 0
+    with pytest.raises(ChatError) as caught:
+        chat.complete([Message("user", "look " * 20_000)], max_tokens=8)
+    assert caught.value.reason == "refused_request"
+    with pytest.raises(ChatError) as caught:
+        OpenAIChat("another", base_url=server.url).complete([Message("user", "look")], max_tokens=8)
+    assert caught.value.reason == "refused_request"
+
+
+def test_the_stream_of_openais_client(server):
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(api_key="none", base_url=server.url) as client:
+        assert [model.id for model in client.models.list()] == ["random"]
+        assert client.models.retrieve("random").owned_by == "jaxagent"
+        chunks = client.chat.completions.create(
+            model="random", messages=HELLO, max_tokens=8, seed=1, stream=True
+        )
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert text == text_of(complete(server))
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="random", messages=HELLO, n=2)
+        assert caught.value.param == "n"
+
+
+def test_requests_share_their_steps(generator):
+    tokens, config = 80, SamplingConfig(max_new_tokens=80, stop_tokens=())
+    with Engine(generator, rows=4) as engine:
+
+        def steps_of(count):
+            before = engine.steps
+            tickets = [engine.submit([5, 6, 7 + n], config) for n in range(count)]
+            for ticket in tickets:
+                piece = ticket.get(30)
+                while piece.completion is None:
+                    piece = ticket.get(30)
+                assert len(piece.completion.tokens) == tokens
+            return engine.steps - before
+
+        alone = steps_of(1)
+        assert alone >= tokens / 4 - 1
+        # One after the other they would take four times as many.
+        assert steps_of(4) <= alone + 8
+    with pytest.raises(EngineFailure, match="shutting down"):
+        engine.submit([5], config)
+
+
+def test_two_clients_at_a_time_share_a_batch(server):
+    engine, tokens = server.service.engine, 200
+    form = {
+        "type": "json_schema",
+        "json_schema": {"schema": {"type": "string", "minLength": tokens, "maxLength": tokens}},
+    }
+
+    def ask(seed):
+        return complete(server, response_format=form, max_tokens=900, temperature=1.0, seed=seed)[
+            "usage"
+        ]["completion_tokens"]
+
+    before = engine.steps
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(ask, (1, 2)))
+    assert engine.steps - before < 0.75 * sum(both) / 4
+
+
+def stall(server, stream):
+    """A request whose reply will take for ever, on a socket of its own."""
+    form = {
+        "type": "json_schema",
+        "json_schema": {"schema": {"type": "string", "minLength": LONG, "maxLength": LONG}},
+    }
+    body = json.dumps(asked(response_format=form, max_tokens=8000, stream=stream)).encode()
+    peer = socket.create_connection(("127.0.0.1", server.server_port))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    peer.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return peer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_frees_its_row(generator, stream):
+    with serving(generator, rows=1, queue_length=0) as server:
+        engine = server.service.engine
+        peer = stall(server, stream)
+        wait_until(lambda: engine.steps > 2)
+        status, headers, body = post(server, asked())
+        assert status == 429
+        assert headers["Retry-After"] == "1"
+        assert json.loads(body)["error"]["type"] == "rate_limit_error"
+        peer.close()
+        wait_until(lambda: engine.under_way == 0)
+        assert text_of(complete(server)) is not None
+
+
+def test_the_end_of_the_server_ends_what_is_under_way(generator):
+    with serving(generator, rows=1) as server:
+        peer = stall(server, stream=True)
+        wait_until(lambda: server.service.engine.steps > 2)
+    data = b""
+    while piece := peer.recv(1 << 16):
+        data += piece
+        if b"shutting down" in data:
+            break
+    assert b"server_error" in data
+    peer.close()
+
+
+def test_a_step_that_fails_is_one_requests_trouble(server, monkeypatch, caplog):
+    engine = server.service.engine
+
+    def fail(steps):
+        raise MemoryError
+
+    monkeypatch.setattr(engine._batcher, "step", fail)
+    status, _, body = post(server, asked())
+    assert status == 500
+    assert json.loads(body)["error"]["message"] == "the model failed (MemoryError)"
+    assert "a step failed" in caplog.text
+    assert complete(server)["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "message"),
+    [
+        ({"model": "gpt-4"}, 404, 'the model "gpt-4" does not exist; this server has random'),
+        ({"messages": []}, 400, "messages must be a list of at least one"),
+        ({"messages": "hi"}, 400, "messages must be a list of at least one"),
+        ({"messages": [3]}, 400, "messages[0] must be an object"),
+        ({"messages": [{"role": "tool", "content": ""}]}, 400, "messages[0].role must be one of"),
+        ({"messages": [{"role": "user"}]}, 400, "messages[0].content must be text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "only parts of type text",
+        ),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "half of a surrogate pair"),
+        ({"max_tokens": 0}, 400, "max_tokens must be a whole number of at least 1"),
+        ({"max_tokens": True}, 400, "max_tokens must be a whole number of at least 1"),
+        ({"max_tokens": 9000}, 400, "the context is 8192 tokens"),
+        ({"messages": [{"role": "user", "content": "x " * 20_000}]}, 400, "the context is 8192"),
+        ({"temperature": 3}, 400, "temperature must lie between 0 and 2"),
+        ({"temperature": "hot"}, 400, "temperature must lie between 0 and 2"),
+        ({"top_p": -0.1}, 400, "top_p must lie between 0 and 1"),
+        ({"seed": 1.5}, 400, "seed must be a whole number"),
+        ({"stop": [""]}, 400, "stop must be text, or a list"),
+        ({"stop": ["a"] * 5}, 400, "at most 4 texts"),
+        ({"stream": "yes"}, 400, "stream must be true or false"),
+        ({"n": 2}, 400, "n is not supported"),
+        ({"tools": [{}]}, 400, "tools is not supported"),
+        ({"presence_penalty": 0.5}, 400, "presence_penalty is not supported"),
+        ({"temprature": 0.5}, 400, "unknown field 'temprature'"),
+        ({"response_format": {"type": "json_object"}}, 400, "response_format must be"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
+            400,
+            "schema: type ('x') must be one of",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            400,
+            "max_new_tokens (8) must be at least",
+        ),
+    ],
+)
+def test_what_cannot_be_answered_is_named(server, fields, status, message):
+    found, _, body = post(server, asked(**fields))
+    error = json.loads(body)["error"]
+    assert found == status
+    assert message in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "status", "message"),
+    [
+        (b"{", {}, 400, "the body is not JSON"),
+        (b"[" * 100_000, {}, 400, "the body is not JSON"),
+        (b'{"seed": NaN}', {}, 400, "the body is not JSON"),
+        (b"[]", {}, 400, "the body must be a JSON object"),
+        (b"", {"method": "GET"}, 405, "this path takes POST, not GET"),
+        (b"", {"method": "DELETE", "path": "/v1/models"}, 405, "this path takes GET"),
+        (b"", {"method": "BREW"}, 501, "Unsupported method"),
+        (b"{}", {"path": "/v1/embeddings"}, 404, "there is nothing at /v1/embeddings"),
+        (b"", {"method": "GET", "path": "/v1/models/gpt"}, 404, "there is nothing at"),
+        (b"x" * (3 << 20), {}, 413, "must not be longer than 1048576"),
+        (b"{}", {"Content_Type": "text/plain"}, 415, "must be application/json"),
+        (b"{}", {"Content_Length": "many"}, 411, "must state its Content-Length"),
+    ],
+)
+def test_requests_that_are_none(server, body, options, status, message):
+    found, headers, reply = post(server, body, **options)
+    assert found == status
+    assert message in json.loads(reply)["error"]["message"]
+    if status == 405:
+        assert headers["Allow"] in ("GET", "POST")
+
+
+def test_a_key_is_asked_for(generator):
+    with serving(generator, key="sésame") as server:
+        for shown in ({}, {"Authorization": "Bearer wrong"}):
+            status, headers, body = post(server, asked(), **shown)
+            assert status == 401
+            assert headers["WWW-Authenticate"] == "Bearer"
+            assert json.loads(body)["error"]["code"] == "invalid_api_key"
+            assert "sésame" not in body.decode()
+        right = "Bearer sésame".encode().decode("latin-1")
+        assert post(server, asked(), Authorization=right)[0] == 200
+
+
+def test_one_connection_serves_many_requests(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.connect()
+    peer = connection.sock
+    for fields, status in (({}, 200), ({"stream": True}, 200), ({"n": 2}, 400), ({}, 200)):
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(asked(**fields)), headers)
+        reply = connection.getresponse()
+        assert reply.status == status
+        reply.read()
+        assert connection.sock is peer  # it was not closed and opened anew
+    connection.close()
+
+
+def test_a_model_that_cannot_chat_and_bounds_that_leave_no_room_are_refused(generator):
+    bare = Generator(generator.model._replace(tokenizer=_Bare()))
+    with Engine(generator) as engine:
+        with pytest.raises(ValueError, match="the tokeniser of random has no chat template"):
+            Service(bare, engine, 100)
+        with pytest.raises(ValueError, match=r"context \(9000\) must lie in \[2, 8192\]"):
+            Service(generator, engine, 9000)
+    with pytest.raises(ValueError, match=r"rows \(0\) must be at least 1"):
+        Engine(generator, rows=0)
+
+
+class _Bare:
+    chat_template = None
+
+
+def test_a_template_that_refuses_is_the_clients_trouble(generator):
+    class Picky(_Bare):
+        chat_template = "picky"
+
+        def apply_chat_template(self, *arguments, **options):
+            raise RuntimeError("roles must alternate")
+
+    with Engine(generator) as engine:
+        service = Service(Generator(generator.model._replace(tokenizer=Picky())), engine, 100)
+        with pytest.raises(Exception, match="roles must alternate") as caught:
+            service.ask(read_request(json.dumps(asked()).encode(), "random"))
+        assert caught.value.status == 400
+
+
+def test_a_full_queue_takes_no_more(generator):
+    config = SamplingConfig(max_new_tokens=LONG, stop_tokens=())
+    with Engine(generator, rows=1, queue_length=1) as engine:
+        tickets = [engine.submit([5, 6], config) for _ in range(2)]
+        with pytest.raises(QueueFull, match="2 requests are under way"):
+            engine.submit([5, 6], config)
+        engine.cancel(tickets[0])
+        wait_until(lambda: engine.under_way == 1)
+        tickets[1].get(30)  # it has the row now
+
+
+def run(*arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxagent.serve", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env=os.environ | environment,
+    )  # fmt: skip
+
+
+def test_the_command_serves_until_ctrl_c(tmp_path, monkeypatch):
+    save_model(tmp_path / "small", random_model(max_positions=8192))
+    with run(
+        str(tmp_path / "small"), "--port", "0", "--api-key-env", "SECRET", SECRET="open"
+    ) as process:
+        line = process.stdout.readline()
+        assert line.startswith("serving small at http://127.0.0.1:"), process.stderr.read()
+        monkeypatch.setenv("OPENAI_API_KEY", "open")
+        chat = OpenAIChat("small", base_url=line.split()[3].rstrip(";"))
+        said = chat.complete([Message("user", "look")], max_tokens=60, schema=SCHEMA)
+        assert json.loads(said.text)["go"] in ("desk", "table", "fridge")
+        process.send_signal(signal.SIGINT)
+        rest, complaints = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (0, "stopped\n")
+    assert "Traceback" not in complaints
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the following arguments are required: MODEL"),
+        (("nowhere",), "unknown model 'nowhere'"),
+        (("nowhere", "--port", "70000"), "port (70000) must lie in [0, 65535]"),
+        (("nowhere", "--api-key-env", "NO_SUCH_KEY"), "api-key-env (NO_SUCH_KEY): there is no"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message, capsys):
+    from jaxagent.serve.__main__ import main
+
+    with pytest.raises(SystemExit) as left:
+        main(list(arguments))
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
