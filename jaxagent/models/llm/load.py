@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from jaxagent.models.llm.config import Dtype, LlamaConfig
 from jaxagent.models.llm.gguf import GGUF, config_from_gguf, open_gguf, tensors_from_gguf
 from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write_safetensors
-from jaxagent.models.llm.tokenizer import tokenizer_from_gguf
+from jaxagent.models.llm.tokenizer import load_tokenizer, tokenizer_from_gguf
 from jaxagent.models.llm.weights import params_to_tensors, read_params
 
 PACKAGED: dict[str, tuple[str, str]] = {
@@ -100,8 +100,7 @@ def load_folder(
         params = read_params(config, open_safetensors(folder), dtype)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return LanguageModel(config, params, tokenizer, name or folder.resolve().name)
+    return LanguageModel(config, params, load_tokenizer(folder), name or folder.resolve().name)
 
 
 def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:

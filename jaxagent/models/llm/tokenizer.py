@@ -1,13 +1,15 @@
 """Tokenisers: a small one trained from text, and the one that a GGUF file carries."""
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -55,6 +57,26 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 2048) -> PreTrainedT
     return _wrap(tokenizer, bos=START, eos=END, pad=PAD, chat_template=CHAT_TEMPLATE)
 
 
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokeniser of a Hugging Face folder.
+
+    Where the folder names no class of its own, `tokenizer.json` is the whole truth: AutoTokenizer
+    would cut words as the architecture's first models did (Qwen2's, for one), whatever it says.
+
+    Raises:
+        ValueError: the folder has no tokeniser that transformers can read.
+    """
+    described = folder / "tokenizer_config.json"
+    name = json.loads(described.read_text()).get("tokenizer_class") if described.is_file() else None
+    plain = name in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    kind = PreTrainedTokenizerFast if plain else AutoTokenizer
+    try:
+        return kind.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"{folder} has no tokeniser that can be read: {first}") from None
+
+
 def tokenizer_from_gguf(metadata: dict[str, Any]) -> PreTrainedTokenizerFast:
     """The byte-level BPE that a GGUF file's metadata describes, with its chat template.
 
@@ -71,7 +93,10 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> PreTrainedTokenizerFast:
     split = metadata.get("tokenizer.ggml.pre", "default")
     vocabulary = {token: i for i, token in enumerate(tokens)}
     ignore_merges = split == "llama-bpe"
-    model = tokenizer_models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignore_merges)
+    try:
+        model = tokenizer_models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignore_merges)
+    except Exception as error:  # the only class that the package raises
+        raise ValueError(f"the metadata's tokeniser is broken: {error}") from None
     tokenizer = Tokenizer(model)
     if split == "qwen2":
         tokenizer.normalizer = normalizers.NFC()

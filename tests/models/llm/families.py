@@ -23,10 +23,10 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "llm_families.json"
 
 _SIZES = {
     "vocab_size": 131,
-    "hidden_size": 48,
-    "intermediate_size": 80,
+    "hidden_size": 64,
+    "intermediate_size": 96,
     "num_hidden_layers": 3,
-    "num_attention_heads": 6,
+    "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
     "rms_norm_eps": 1e-5,
@@ -37,7 +37,7 @@ _LLAMA = {"model_type": "llama", **_SIZES}
 _QWEN2 = {"model_type": "qwen2", **_SIZES, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6}
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama2": {**_LLAMA, "num_key_value_heads": 6},
+    "llama2": {**_LLAMA, "num_key_value_heads": 8},
     "llama2-linear": {**_LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
     "llama2-dynamic": {
         **_LLAMA,
@@ -58,6 +58,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama-biased": {**_LLAMA, "attention_bias": True, "mlp_bias": True},
     "smollm2": {
         **_LLAMA,
+        "hidden_size": 96,
         "num_attention_heads": 3,
         "num_key_value_heads": 1,
         "tie_word_embeddings": True,

@@ -112,6 +112,7 @@ def write_gguf(path: Path, name: str, *, quantised: bool = False) -> None:
 def _add_vocabulary(writer: Any, size: int) -> None:
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokens += [chr(c) for c in range(ord("!"), ord("~") + 1)]
+    tokens += ["go", "to"]
     tokens += [f"filler{i}" for i in range(size - len(tokens))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")

@@ -81,8 +81,8 @@ def reshape(name, shape):
         (add("model.layers.3.mlp.up_proj.weight"), r"holds model\.layers\.3\.mlp\.up_proj\.weight"),
         (add("model.layers.0.self_attn.q_norm.weight"), r"holds .*q_norm\.weight, which a llama"),
         (
-            reshape("model.layers.0.mlp.down_proj.weight", (80, 48)),
-            r"down_proj\.weight has shape \[80, 48\], the configuration says \[48, 80\]",
+            reshape("model.layers.0.mlp.down_proj.weight", (96, 64)),
+            r"down_proj\.weight has shape \[96, 64\], the configuration says \[64, 96\]",
         ),
     ],
 )
@@ -114,6 +114,11 @@ def test_broken_files_and_unknown_names(tmp_path):
         weights.write_bytes(content)
         with pytest.raises(ValueError, match=message):
             load_model(folder)
+    weights.write_bytes(whole)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    with pytest.raises(ValueError, match="has no tokeniser that can be read"):
+        load_model(folder)
     weights.unlink()
     with pytest.raises(ValueError, match=r"has neither model\.safetensors nor"):
         load_model(folder)
@@ -138,9 +143,7 @@ def test_a_gguf_file_is_its_family(tmp_path, name):
     pytest.importorskip("gguf")
     write_gguf(tmp_path / "small.gguf", name)
     loaded = load_model(tmp_path / "small.gguf")
-    fields = {k: v for k, v in FAMILIES[name].items() if k != "tie_word_embeddings"}
-    tied = FAMILIES[name]["tie_word_embeddings"]
-    assert loaded.config == LlamaConfig.from_hf({**fields, "tie_word_embeddings": tied})
+    assert loaded.config == LlamaConfig.from_hf(FAMILIES[name])
     for row, frozen in zip(prompt_logits(loaded.config, loaded.params), golden(name).last_logits):
         np.testing.assert_allclose(row[-1, : len(frozen)], frozen, atol=1e-4)
     assert loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer.encode("go12")) == [
@@ -155,10 +158,9 @@ def test_a_gguf_file_is_dequantised_once(tmp_path, monkeypatch):
     pytest.importorskip("gguf")
     write_gguf(tmp_path / "q.gguf", "llama2", quantised=True)
     first = load_model(tmp_path / "q.gguf")
-    # Columns of 48 and 80 are no multiple of 32: only those of 96 are, so none here; names tell.
     original = tensors("llama2")["model.layers.2.mlp.gate_proj.weight"]
     got = np.asarray(first.params["layers"]["mlp"]["gate"]["kernel"][2]).T
-    np.testing.assert_allclose(got, original, atol=0.01)
+    assert 0 < np.abs(got - original).max() < 0.01
     (folder,) = models_cache().iterdir()
     assert folder.name.startswith("q-")
     monkeypatch.setattr(load, "open_gguf", None)  # a second de-quantisation would call it
