@@ -125,12 +125,12 @@ def preset(task: str, algorithm: str) -> SkillsConfig:
     length = goal_task(task).episode_length
     if algorithm == "sac_her":
         run = RunConfig(
-            total_steps=1_000_000, num_envs=64, unroll_length=8, episode_length=length,
+            total_steps=500_000, num_envs=64, unroll_length=8, episode_length=length,
             evaluation_episodes=128,
         )  # fmt: skip
         return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="sparse"))
     run = RunConfig(
-        total_steps=6_000_000, num_envs=256, unroll_length=16, episode_length=length,
+        total_steps=3_000_000, num_envs=256, unroll_length=16, episode_length=length,
         evaluation_episodes=128,
     )  # fmt: skip
     return PPOSkillsConfig(

@@ -1,0 +1,151 @@
+"""Skills as a user trains, takes up, evaluates, exports and loads them, on sizes of seconds."""
+
+import importlib
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from envs.goals import goal_simulator
+from experiments import evaluate_skill, train_skills
+from experiments.skills_config import preset
+from jaxagent.models.skills import load_skill
+from jaxagent.training.metrics import read_metrics
+
+SMALL = (
+    "--task reacher_goal --algorithm sac_her --num-envs 8 --unroll-length 5 --total-steps 320 "
+    "--num-evaluations 2 --evaluation-episodes 8 --episode-length 10 --batch-size 16 "
+    "--updates-per-iteration 2 --buffer-size 400 --learning-starts 40 --encoder-sizes 8 "
+    "--policy-hidden-sizes 8 --critic-hidden-sizes 8"
+).split()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    assert train_skills.main([*SMALL, "--runs-dir", str(folder), "--name", "arm"]) == 0
+    return folder
+
+
+def test_the_run_folder_tells_what_happened(runs):
+    folder = runs / "arm"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "config.yaml", "metrics.jsonl", "tensorboard", "checkpoints",
+        "curves.png", "paths.png", "rollout.gif", "rollout.html",
+    }  # fmt: skip
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert saved["sac"]["batch_size"] == 16
+    records = read_metrics(folder / "metrics.jsonl")
+    evaluations = [r for r in records if r["kind"] == "evaluation"]
+    assert [r["iteration"] for r in evaluations] == [0, 4, 8]
+    assert {"success_rate", "steps_to_success", "final_distance", "fall_rate"} <= set(
+        evaluations[-1]
+    )
+    trained = [r for r in records if r["kind"] == "train"]
+    assert trained[-1]["critic_loss"] > 0
+    assert trained[1]["final_distance"] > 0
+    with Image.open(folder / "rollout.gif") as image:
+        assert image.n_frames > 3
+
+
+def test_it_does_not_go_on_with_something_else(runs, capsys):
+    options = [*SMALL, "--runs-dir", str(runs), "--name", "arm", "--resume"]
+    with pytest.raises(SystemExit) as left:
+        train_skills.main([*options, "--relabel-share", "0.5"])
+    assert left.value.code == 2
+    assert "was begun with relabel_share 0.8, not 0.5" in capsys.readouterr().err
+
+
+def test_a_run_is_evaluated_exported_and_loaded(runs, tmp_path, capsys):
+    file = tmp_path / "arm.npz"
+    options = [str(runs / "arm"), "--episodes", "8", "--export", str(file)]
+    assert evaluate_skill.main(options) == 0
+    assert "success_rate" in capsys.readouterr().out
+    result = json.loads((runs / "arm" / "evaluation" / "evaluation.json").read_text())
+    assert result["episodes"] == 8
+    assert result["success_rate_interval_95"][0] <= result["success_rate"]
+    skill = load_skill(file)
+    assert skill.meta["task"] == "reacher_goal"
+    assert skill.meta["steps"] == 320
+    assert skill.meta["seed"] == 0
+    assert "experiments.train_skills --task reacher_goal" in skill.meta["command"]
+    assert skill.meta["result"]["success_rate"] == result["success_rate"]
+    _, trainer, state = train_skills.load_run(runs / "arm")
+    observation = jnp.linspace(-1, 1, 30).reshape(3, 10)
+    learnt = jax.tree.map(lambda x: x[0], state.agent)
+    loc, _ = trainer.agent.distribution(learnt, observation)
+    np.testing.assert_allclose(skill.act(observation), jnp.tanh(loc), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        ("train_skills", "--task juggle", "task (juggle) must be one of ant_goal, halfcheetah"),
+        ("train_skills", "--algorithm dqn", "algorithm (dqn) must be one of ppo, sac_her"),
+        ("train_skills", "--task reacher_goal --reach 0.1 0.5", "reach (0.1, 0.5) must lie in the"),
+        ("train_skills", "--threshold 0", "threshold (0.0) must be a positive, finite number"),
+        ("train_skills", "--threshold -1", "threshold (-1.0) must be a positive, finite number"),
+        ("train_skills", "--algorithm sac_her --relabel-share 1.2", "relabel_share (1.2) must lie"),
+        ("train_skills", "--algorithm sac_her --buffer-size 100", "must be at least batch_size"),
+        ("train_skills", "--algorithm sac_her --num-envs 12", "must be divisible by sample_groups"),
+        ("train_skills", "--num-envs 12", "num_envs (12) must be divisible by shuffle_groups (8)"),
+        ("train_skills", "--backend warp", "backend (warp) must be one of spring"),
+        ("train_skills", "--on-success stop", "on_success (stop) must be one of end, hold, redraw"),
+        ("train_skills", "--resume --name nowhere", "is not a run"),
+        ("train_skills", "--config nowhere.yaml", "nowhere.yaml) cannot be read"),
+        ("evaluate_skill", "", "skill must be given"),
+        ("evaluate_skill", "juggle", "skill (juggle) must be one of"),
+        ("evaluate_skill", "juggle --episodes 0", "episodes (0) must be at least 1"),
+        ("evaluate_skill", "juggle --export x.txt", "export (x.txt) must end in .npz"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, capsys, module, arguments, message):
+    where = ["--runs-dir", str(tmp_path)] if module == "train_skills" else []
+    with pytest.raises(SystemExit) as left:
+        importlib.import_module(f"experiments.{module}").main([*arguments.split(), *where])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_skill_is_refused(tmp_path):
+    path = tmp_path / "other.npz"
+    np.savez(path, x=np.zeros(3))
+    with pytest.raises(ValueError, match=r"is not a file of the format jaxagent\.skill\.1"):
+        load_skill(path)
+    path.write_text("no archive")
+    with pytest.raises(ValueError, match="is not a file of the format"):
+        load_skill(path)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac_her"])
+@pytest.mark.parametrize("task", ["ant_goal", "halfcheetah_velocity", "pusher_goal"])
+def test_every_task_has_defaults_for_every_algorithm(task, algorithm):
+    config = preset(task, algorithm)
+    assert config.algorithm == algorithm
+    assert config.run.episode_length > 0
+    assert config.spec().threshold > 0
+
+
+def test_a_dry_run_prints_and_writes_nothing(tmp_path, capsys):
+    assert train_skills.main([*SMALL, "--dry-run", "--runs-dir", str(tmp_path)]) == 0
+    resolved, _, told = capsys.readouterr().out.partition("\n}\n")
+    assert json.loads(resolved + "}")["sac"]["batch_size"] == 16
+    assert "goals: reach 0 to 0.2, threshold 0.05, sparse reward, hold on success" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluation_draws_one_goal_an_episode():
+    config = preset("ant_goal", "ppo")
+    training, evaluated = train_skills.simulators(config)
+    assert training.spec.on_success == "redraw"
+    assert evaluated.spec.on_success == "end"
+    assert goal_simulator("reacher_goal").spec.on_success == "hold"
+    assert training.name == "ant_goal-spring"
