@@ -1,4 +1,4 @@
-"""Lead a trained skill through a course: `python -m experiments.ant_navigation --skill RUN`.
+"""Lead a trained skill through a course: `python -m experiments.ant_navigation`.
 
 A planner gives the points of the course one by one, the skill pursues each until success, timeout
 or no progress, and the outcome goes back to the planner. Prints a table and writes
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from envs.goals import GoalSimulator, goal_simulator
 from envs.vector import VectorEnv
-from experiments.train_skills import load_run
+from experiments.evaluate_skill import skill_of_run, wilson_interval
 from jaxagent.agents.hierarchy import (
     Episodes,
     Hierarchy,
@@ -32,6 +32,7 @@ from jaxagent.agents.hierarchy import (
     Waypoints,
 )
 from jaxagent.agents.text_hierarchy import Attempt, TextEpisode, TextHierarchy
+from jaxagent.models.skills import load_skill
 from jaxagent.planning.goal_text import parse_sub_goal, resolve_sub_goal
 from jaxagent.training.config import parse_command_line, refuse
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
@@ -47,7 +48,7 @@ class NavigationConfig:
     """Options of the navigation."""
 
     skill: str = "ant_goal"
-    """A shipped skill by its name, or the run folder of one."""
+    """A shipped skill by its name, a skill file, or the run folder of one."""
     course: str = COURSE
     """Points to reach in order, metres: "X,Y X,Y ...", the start being near 0,0."""
     words: str | None = None
@@ -95,29 +96,28 @@ def read_course(text: str) -> np.ndarray:
     return np.array(points, np.float32)
 
 
-def load_skill(name: str, radius: float | None) -> tuple[GoalSimulator, SkillAction]:
-    """A trained skill, and the task it is for; its actions are deterministic.
+def open_skill(name: str, radius: float | None) -> tuple[GoalSimulator, SkillAction]:
+    """A trained skill, and the task it is for, going on after a success.
 
     Args:
-        name: a run folder.
-        radius: a goal counts as reached within this, metres; None is the task's own.
+        name: of a shipped skill, a skill file, or a run folder.
+        radius: a goal counts as reached within this, metres; None is as in training.
 
     Raises:
         ValueError: there is none, its goals are no points of the plane, or a radius that cannot be.
     """
-    config, trainer, state = load_run(pathlib.Path(name), num_devices=1)
-    changes = config.goals.changes | {"on_success": "hold"}
-    changes |= {} if radius is None else {"threshold": radius}
-    simulator = goal_simulator(config.task, config.backend, None, **changes)
+    folder = pathlib.Path(name)
+    skill = skill_of_run(folder, None) if folder.is_dir() else load_skill(name)
+    threshold = skill.meta["threshold"] if radius is None else radius
+    simulator = goal_simulator(
+        skill.meta["task"], skill.meta["backend"], threshold=threshold, on_success="hold"
+    )
     if simulator.spec.goal_size != 2:
         raise ValueError(
             f"skill ({name}) must reach points of the plane; its goals are "
             f"{simulator.spec.goal_size} number(s)"
         )
-    learnt = jax.tree.map(lambda x: np.asarray(x[0]), jax.device_get(state.agent))
-    return simulator, lambda observation, keys: jnp.tanh(
-        trainer.agent.distribution(learnt, observation)[0]
-    )
+    return simulator, lambda observation, keys: skill.act(observation)
 
 
 def navigate(
@@ -138,20 +138,11 @@ def navigate(
     return jax.device_get(jax.jit(functools.partial(agent.play, length=length))(keys))
 
 
-def wilson_interval(successes: int, count: int) -> tuple[float, float]:
-    """95 % score interval of a share (Wilson 1927), which does not shrink to nothing at 0 or 1."""
-    z = 1.96
-    share, room = successes / count, z * z / count
-    middle = (share + room / 2) / (1 + room)
-    half = z * np.sqrt(share * (1 - share) / count + room / (4 * count)) / (1 + room)
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
-
-
 def summarise(episodes: Episodes, count: int) -> dict:
     """What the episodes of a course of `count` points came to, in numbers."""
     completed = np.asarray(episodes.verdict == Verdict.COMPLETE)
     segments = episodes.segments
-    low, high = wilson_interval(int(completed.sum()), len(completed))
+    low, high = wilson_interval(float(completed.mean()), len(completed))
     fell = ((segments.outcome == Outcome.FELL) & segments.mask).any(axis=0)
     steps = episodes.steps.mask.sum(axis=0)
     return {
@@ -274,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if config.words is not None and config.words != "-" and not _script(config.words):
             raise ValueError(f"words ({config.words!r}) must have at least one sub-goal")
-        simulator, skill = load_skill(config.skill, config.radius)
+        simulator, skill = open_skill(config.skill, config.radius)
     except ValueError as error:
         refuse(str(error))
     (run_course if config.words is None else run_words)(simulator, skill, config)
