@@ -1,6 +1,7 @@
 """Against PyTorch transformers itself: random weights of each family, and SmolLM2's own."""
 
 import importlib.util
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from tests.models.llm.families import (
     prompt_logits,
     prompts,
 )
-from tests.models.llm.files import write_folder
+from tests.models.llm.files import write_folder, write_gguf
 from tests.models.llm.peer import torch_greedy, torch_logits, torch_model
 
 torch = pytest.importorskip("torch")
@@ -50,6 +51,24 @@ def test_transformers_reads_what_is_saved_here(tmp_path, name):
     assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
     assert back.config == saved.config
     jax.tree.map(np.testing.assert_array_equal, back.params, saved.params)
+
+
+@pytest.mark.parametrize("name", ["smollm2", "qwen2"])
+def test_transformers_reads_the_same_out_of_a_gguf_file(tmp_path, monkeypatch, name):
+    from transformers import AutoModelForCausalLM
+
+    pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")  # which transformers wants for it
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "small.gguf", name, quantised=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = AutoModelForCausalLM.from_pretrained(
+            tmp_path, gguf_file="small.gguf", dtype=torch.float32
+        ).eval()
+    ours = load_model(tmp_path / "small.gguf")
+    for logits, prompt in zip(prompt_logits(ours.config, ours.params), prompts()):
+        np.testing.assert_allclose(logits, torch_logits(peer, prompt), atol=1e-4)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft")
