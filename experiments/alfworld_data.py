@@ -1,17 +1,20 @@
 """What the household planner learns from: games, their splits, and demonstrations without end."""
 
 import hashlib
+import json
 import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from envs.text.bridge import GameCache
+from envs.text.data import DataError
 from envs.text.game import Game
 from envs.text.household import household
 from envs.text.noisy import Noise, demonstrate_noisily
-from jaxagent.models.llm.words import WordTokenizer
+from jaxagent.models.llm.words import WordTokenizer, words_of
 from jaxagent.planning.household_format import compact_words
 from jaxagent.training.packing import Shape, TokenBatch, TokenEpisode, pack
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
@@ -61,8 +64,12 @@ def split_games(paths: Sequence[Path], *, hold_out_floor_plans: bool = False) ->
     return Split([p for p in rest if p not in chosen], sorted(chosen), held_out)
 
 
-def entity_tokenizer() -> WordTokenizer:
-    """The compact formats' tokeniser: every kind of thing there is, with room for more of each."""
+def entity_tokenizer(more_words: Sequence[str] = ()) -> WordTokenizer:
+    """The compact formats' tokeniser: every kind of thing there is, with room for more of each.
+
+    Args:
+        more_words: of people's sentences.
+    """
     facts = household()
     highest: dict[str, int] = {}
     for room in facts.rooms.values():
@@ -73,7 +80,106 @@ def entity_tokenizer() -> WordTokenizer:
     for kind in (*facts.accepts, *(item for items in facts.attributes.values() for item in items)):
         highest.setdefault(kind.lower(), 1)
     kinds = {kind: most + _SPARE_NUMBERS for kind, most in sorted(highest.items())}
-    return WordTokenizer(compact_words(), kinds)
+    own = compact_words()
+    return WordTokenizer([*own, *(w for w in more_words if w not in kinds)], kinds)
+
+
+def plain_tokenizer(games: Sequence[Game], more_words: Sequence[str] = ()) -> WordTokenizer:
+    """The plain formats' tokeniser for a model from scratch: the words of the games' texts.
+
+    Args:
+        games: whose demonstrations are read, one of each.
+        more_words: of people's sentences.
+    """
+    entities = entity_tokenizer()
+    highest = max(entities.kinds.values())
+    words = set(entities.kinds) | {str(number) for number in range(1, highest + 1)}
+    rng = random.Random(0)
+    for game in games:
+        demonstration = demonstrate_noisily(game, rng)
+        if demonstration is not None:
+            words |= set(words_of(demonstration.opening))
+            for turn in demonstration.turns:
+                words |= set(words_of(f"{turn.label} {turn.subgoal} {turn.observation}"))
+    return WordTokenizer(sorted(words | set(more_words) | {"\n", ">", ":", "keep", "switch"}))
+
+
+def human_goals(path: Path) -> list[str]:
+    """What people wrote that is to be done in a game, one sentence each.
+
+    Raises:
+        DataError: the game's folder has no such sentences.
+    """
+    file = path.parent / "traj_data.json"
+    try:
+        annotations = json.loads(file.read_text(encoding="utf-8"))["turk_annotations"]["anns"]
+        return [_sentence(annotation["task_desc"]) for annotation in annotations]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{file} holds no sentences of people (turk_annotations)") from None
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.lower().strip().rstrip(".").split())
+
+
+def with_goal(opening: str, sentence: str) -> str:
+    """The opening with another wording of its task."""
+    before, found, _ = opening.rpartition("Your task is to: ")
+    return f"{before}{found}{sentence}." if found else opening
+
+
+def human_words(paths: Sequence[Path], least: int = 3) -> list[str]:
+    """Words of people's sentences about these games, those that occur at least so often."""
+    counts = Counter(
+        word for path in paths for sentence in human_goals(path) for word in words_of(sentence)
+    )
+    return sorted(word for word, count in counts.items() if count >= least)
+
+
+class LabelledEpisode(NamedTuple):
+    """An episode with what the expert would have done in each of its states."""
+
+    opening: str
+    turns: list[LabelledTurn]
+
+
+class VisitedStates:
+    """Episodes that the planner played and the expert labelled, kept in a folder by round.
+
+    A round serves the chunks from a number on that no chunk already made can have: what a chunk
+    holds does not depend on when it was made.
+
+    Args (of the constructor):
+        folder: where the rounds are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._rounds: dict[int, list[LabelledEpisode]] = {}
+        for file in sorted(folder.glob("from-*.json")):
+            episodes = json.loads(file.read_text(encoding="utf-8"))
+            self._rounds[int(file.stem.removeprefix("from-"))] = [
+                LabelledEpisode(opening, [LabelledTurn(*turn) for turn in turns])
+                for opening, turns in episodes
+            ]
+
+    def add(self, first_chunk: int, episodes: Sequence[LabelledEpisode]) -> None:
+        """Keep a round, for chunks from `first_chunk` on."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / f"from-{first_chunk:09d}.json"
+        unfinished = file.with_suffix(".part")
+        unfinished.write_text(json.dumps(episodes), encoding="utf-8")
+        unfinished.replace(file)
+        self._rounds[first_chunk] = list(episodes)
+
+    def before(self, chunk: int) -> list[LabelledEpisode]:
+        """All episodes that a chunk may draw from."""
+        return [
+            episode
+            for first, episodes in sorted(self._rounds.items())
+            if first <= chunk
+            for episode in episodes
+        ]
 
 
 @dataclass(frozen=True)
@@ -88,6 +194,9 @@ class Demonstrator:
         shapes: of the batches.
         noise: of the demonstrations.
         seed: decides everything.
+        are_goals_human: tasks of the benchmark's games as people worded them.
+        visited: what the planner itself has visited.
+        visited_share: how many of the episodes are taken from there, once there are some.
     """
 
     paths: Sequence[Path]
@@ -97,20 +206,23 @@ class Demonstrator:
     shapes: Sequence[Shape]
     noise: Noise
     seed: int
-    cache: GameCache
+    are_goals_human: bool = False
+    visited: VisitedStates | None = None
+    visited_share: float = 0.0
+    games: GameCache = field(default_factory=GameCache)
 
     def episodes(self, chunk: int) -> list[TokenEpisode]:
         """The episodes of one chunk."""
         rng = random.Random(f"demonstrations-{self.seed}-{chunk}")
+        visited = self.visited.before(chunk) if self.visited else []
         made = []
         while len(made) < CHUNK:
-            demonstration = demonstrate_noisily(self._draw(rng), rng, self.noise)
-            if demonstration is not None:
-                turns = [
-                    LabelledTurn(t.command, t.label, t.subgoal, t.observation)
-                    for t in demonstration.turns
-                ]
-                made.append(self.writer.write(demonstration.opening, turns))
+            if visited and rng.random() < self.visited_share:
+                episode = rng.choice(visited)
+            else:
+                episode = self._demonstrate(rng)
+            if episode is not None:
+                made.append(self.writer.write(*episode))
         return made
 
     def batches(self, chunk: int) -> list[TokenBatch]:
@@ -119,7 +231,20 @@ class Demonstrator:
         random.Random(f"batches-{self.seed}-{chunk}").shuffle(batches)
         return batches
 
-    def _draw(self, rng: random.Random) -> Game:
+    def _demonstrate(self, rng: random.Random) -> LabelledEpisode | None:
+        game, path = self._draw(rng)
+        demonstration = demonstrate_noisily(game, rng, self.noise)
+        if demonstration is None:
+            return None
+        opening = demonstration.opening
+        if path is not None and self.are_goals_human:
+            opening = with_goal(opening, rng.choice(human_goals(path)))
+        turns = [LabelledTurn(t.command, t.label, t.subgoal, t.observation)
+                 for t in demonstration.turns]  # fmt: skip
+        return LabelledEpisode(opening, turns)
+
+    def _draw(self, rng: random.Random) -> tuple[Game, Path | None]:
         if self.generated and (not self.paths or rng.random() < self.generated_share):
-            return rng.choice(self.generated)
-        return self.cache.get(rng.choice(self.paths))
+            return rng.choice(self.generated), None
+        path = rng.choice(self.paths)
+        return self.games.get(path), path

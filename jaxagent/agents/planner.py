@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxagent.losses.imitation import token_cross_entropy
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.llama import Llama, init_params
-from jaxagent.models.llm.words import Factors
+from jaxagent.models.llm.lora import LoRA
+from jaxagent.models.llm.words import Factors, with_embedding
 
 Params = Mapping[str, Any]
 
@@ -71,10 +72,11 @@ class Imitation:
 
     Args (of the constructor):
         model: sizes of the decoder.
-        factors: of the embedding, where things are sums of a kind and a number; None keeps the
-            plain [V, D] table.
         config: of the optimiser.
         num_updates: the schedule ends with the last of these.
+        factors: of the embedding, where things are sums of a kind and a number; None keeps the
+            plain [V, D] table.
+        lora: learn low-rank terms alone, beside frozen parameters.
 
     Raises:
         ValueError: the warm-up is longer than the training, or the factors are of another
@@ -86,7 +88,9 @@ class Imitation:
         model: LlamaConfig,
         config: ImitationConfig,
         num_updates: int,
+        *,
         factors: Factors | None = None,
+        lora: LoRA | None = None,
     ):
         if not config.warmup_updates < num_updates:
             raise ValueError(
@@ -98,7 +102,7 @@ class Imitation:
                 f"vocab_size ({model.vocab_size}) must be that of the tokeniser "
                 f"({len(factors.stem)})"
             )
-        self.model, self.config, self.factors = model, config, factors
+        self.model, self.config, self.factors, self.lora = model, config, factors, lora
         self.schedule = optax.warmup_cosine_decay_schedule(
             0.0, config.learning_rate, config.warmup_updates, num_updates
         )
@@ -108,8 +112,11 @@ class Imitation:
         )
 
     def init(self, key: PRNGKeyArray, params: Params | None = None) -> ImitationState:
-        """A state with random parameters, or with given ones."""
-        params = self._random_params(key) if params is None else params
+        """A state with random parameters (LoRA: terms that change nothing), or with given ones."""
+        if self.lora is not None:
+            params = self.lora.init(self.model, key)
+        elif params is None:
+            params = self._random_params(key)
         return ImitationState(
             params=params,
             optimizer_state=self._optimizer.init(params),
@@ -132,23 +139,24 @@ class Imitation:
             params[name] = scale * jax.random.normal(row_key, shape)
         return params
 
-    def decoder_params(self, params: Params) -> dict[str, Any]:
-        """What `Llama` reads: the same, with the embedding of each token computed from factors."""
-        if self.factors is None:
-            return dict(params)
-        rest = {name: value for name, value in params.items() if name not in ("stem", "number")}
-        table = params["stem"][self.factors.stem] + params["number"][self.factors.number]
-        return {**rest, "embedding": table}
+    def variables(self, params: Params, frozen: Params | None) -> dict[str, Any]:
+        """What `Llama` reads."""
+        if self.lora is not None:
+            return {"params": frozen, **self.lora.variables(dict(params))}
+        return {"params": with_embedding(params, self.factors)}
 
     def loss(
-        self, params: Params, batch: TokenBatch, normaliser: Float[Array, ""]
+        self,
+        params: Params,
+        frozen: Params | None,
+        batch: TokenBatch,
+        normaliser: Float[Array, ""],
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Cross-entropy of the targets, and how many of them are the most likely token.
 
         Both are sums over the batch divided by `normaliser`.
         """
-        decoder = Llama(self.model)
-        variables = {"params": self.decoder_params(params)}
+        decoder, variables = Llama(self.model), self.variables(params, frozen)
         hidden = decoder.apply(
             variables, batch.tokens, positions=batch.positions, segment_ids=batch.segment_ids
         ).hidden  # type: ignore[union-attr]
@@ -165,12 +173,13 @@ class Imitation:
         return loss, jnp.sum(hit) / normaliser
 
     def update(
-        self, state: ImitationState, batches: TokenBatch
+        self, state: ImitationState, frozen: Params | None, batches: TokenBatch
     ) -> tuple[ImitationState, dict[str, Float[Array, ""]]]:
         """One step of the optimiser.
 
         Args:
             state: donated by whoever jits this.
+            frozen: with LoRA, the parameters beside which it learns; None otherwise.
             batches: `accumulation` of them on a leading axis; every target of all counts alike.
 
         Returns:
@@ -181,11 +190,13 @@ class Imitation:
         gradient_of = jax.value_and_grad(self.loss, has_aux=True)
 
         def add(total, batch):
-            return jax.tree.map(jnp.add, total, gradient_of(state.params, batch, count)), None
+            return jax.tree.map(
+                jnp.add, total, gradient_of(state.params, frozen, batch, count)
+            ), None
 
         if self.config.accumulation == 1:
             first = jax.tree.map(lambda x: x[0], batches)
-            (loss, accuracy), gradient = gradient_of(state.params, first, count)
+            (loss, accuracy), gradient = gradient_of(state.params, frozen, first, count)
         else:
             zero = jnp.zeros(())
             start = ((zero, zero), jax.tree.map(jnp.zeros_like, state.params))
@@ -202,7 +213,7 @@ class Imitation:
         return state, metrics
 
     def _step(self, state: ImitationState, gradient) -> tuple[ImitationState, Float[Array, ""]]:
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         changes, optimizer_state = self._optimizer.update(
             gradient, state.optimizer_state, state.params
         )

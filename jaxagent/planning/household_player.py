@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.llama import Llama
+from jaxagent.models.llm.words import Tokenizer
 from jaxagent.planning.household_format import HouseholdFormat, Reply
 from jaxagent.planning.reply_grammar import reply_grammar
 
@@ -30,7 +31,7 @@ class PlannerModel(NamedTuple):
 
     config: LlamaConfig
     params: Mapping[str, Any]
-    tokenizer: Any
+    tokenizer: Tokenizer
     style: HouseholdFormat
 
 

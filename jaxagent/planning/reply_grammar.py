@@ -1,10 +1,10 @@
 """How far a reply has come: a small automaton over tokens, as tables for the device."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxagent.models.llm.words import WordTokenizer
+from jaxagent.models.llm.words import Tokenizer, WordTokenizer
 from jaxagent.planning.household_format import (
     COMMAND_ARITY,
     KEEP,
@@ -34,18 +34,19 @@ class ReplyGrammar(NamedTuple):
     max_tokens: int
 
 
-def reply_grammar(style: HouseholdFormat, tokenizer: Any) -> ReplyGrammar:
+def reply_grammar(style: HouseholdFormat, tokenizer: Tokenizer) -> ReplyGrammar:
     """The grammar of a format's replies in the tokens of a tokeniser.
 
     Args:
         style: the format.
-        tokenizer: a `WordTokenizer` for the compact formats; for the plain ones any tokeniser
-            with `decode` and `__len__` or `vocab_size`.
+        tokenizer: a `WordTokenizer` for the compact formats, any for the plain ones.
 
     Raises:
         ValueError: a word that the format needs has no token of its own.
     """
     if style.name.startswith("compact"):
+        if not isinstance(tokenizer, WordTokenizer):
+            raise ValueError(f"format {style.name} needs a tokeniser of words and things")
         return _compact_grammar(style.hierarchical, tokenizer)
     return _line_grammar(style.hierarchical, tokenizer)
 
@@ -77,8 +78,8 @@ def _compact_grammar(hierarchical: bool, tokenizer: WordTokenizer) -> ReplyGramm
     return ReplyGrammar(following, permitted, is_command, start, _END, 7 if hierarchical else 3)
 
 
-def _line_grammar(hierarchical: bool, tokenizer: Any) -> ReplyGrammar:
-    size = tokenizer.vocab_size if isinstance(tokenizer, WordTokenizer) else len(tokenizer)
+def _line_grammar(hierarchical: bool, tokenizer: Tokenizer) -> ReplyGrammar:
+    size = tokenizer.vocab_size
     breaks = np.array(["\n" in tokenizer.decode([token]) for token in range(size)])
     if not breaks.any():
         raise ValueError("the tokeniser has no token for the end of a line")

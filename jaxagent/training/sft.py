@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -102,6 +102,9 @@ class Teaching:
         folder: where everything goes.
         reporter: what a person sees.
         config: what Weights & Biases shows.
+        initial: parameters to begin with; None draws them.
+        frozen: with LoRA, the parameters beside which it learns.
+        between: called with (parameters, position of the stream) after so many updates.
     """
 
     imitation: Imitation
@@ -114,12 +117,14 @@ class Teaching:
     reporter: Reporter
     config: dict = dataclasses.field(default_factory=dict)
     initial: Any = None
-    """Parameters to begin with; None draws them."""
+    frozen: Any = None
+    between: Mapping[int, Callable[[Any, Position], None]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         self.update = jax.jit(self.imitation.update, donate_argnums=0)
         self._replicated = NamedSharding(self.mesh, PartitionSpec())
         self._by_rows = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
+        self._frozen = jax.device_put(self.frozen, self._replicated)
 
     def start(self) -> ImitationState:
         """The state before the first update."""
@@ -167,7 +172,7 @@ class Teaching:
         self._window_tokens, self._window_start = 0, time.perf_counter()
         while self._done < self.run.num_updates:
             group, self._position = next(groups)
-            state, metrics = self.update(state, jax.device_put(group, self._by_rows))
+            state, metrics = self.update(state, self._frozen, jax.device_put(group, self._by_rows))
             self._done += 1
             self._window.append(metrics)
             self._window_tokens += int((group.segment_ids != 0).sum())
@@ -175,6 +180,10 @@ class Teaching:
             if is_last or self._done % _LOG_INTERVAL == 0:
                 self._write_window(bar)
                 self._check_finite(state, metrics)
+            if self._done in self.between:
+                self._write_window(bar)
+                self.between[self._done](state.params, self._position)
+                self._window_start = time.perf_counter()
             if is_last or self._done % self.run.validation_interval == 0:
                 validation = self._validate(state)
                 self._save(state)

@@ -7,7 +7,7 @@ what is learnt of one drawer holds for all, and of every third thing.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,11 +18,66 @@ _FALLBACK_NUMBERS = 8
 _PIECES = re.compile(r"in/on|[A-Za-z][A-Za-z'-]*|\d+|\n|[^\sA-Za-z\d]")
 
 
+def words_of(text: str) -> list[str]:
+    """The words, numbers, signs and ends of lines of a text, in order."""
+    return _PIECES.findall(text)
+
+
+class Tokenizer(Protocol):
+    """What formats need of a tokeniser: text to ids and back, nothing added of its own."""
+
+    vocab_size: int
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+        ...
+
+
+class SubwordTokenizer:
+    """A Hugging Face tokeniser behind the same protocol, without special tokens.
+
+    Args (of the constructor):
+        tokenizer: the one that came with a model.
+        vocab_size: V of the model, which may be more than the tokeniser uses.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; those that the tokeniser does not use give nothing."""
+        known = [int(number) for number in ids if number < len(self.tokenizer)]
+        return self.tokenizer.decode(known)
+
+
 class Factors(NamedTuple):
     """Of each token, its rows in the two tables whose sum is its embedding; number 0 is none."""
 
     stem: np.ndarray
     number: np.ndarray
+
+
+def with_embedding(params: Mapping[str, Any], factors: Factors | None) -> dict[str, Any]:
+    """Parameters as `Llama` reads them: the [V, D] table computed from its two factors.
+
+        embedding[v] = stem[factors.stem[v]] + number[factors.number[v]]
+
+    Args:
+        params: with `stem` and `number` in place of `embedding`.
+        factors: of the tokeniser; None returns the parameters as they are.
+    """
+    if factors is None:
+        return dict(params)
+    rest = {name: value for name, value in params.items() if name not in ("stem", "number")}
+    return {**rest, "embedding": params["stem"][factors.stem] + params["number"][factors.number]}
 
 
 class WordTokenizer:
@@ -72,7 +127,7 @@ class WordTokenizer:
         number is too high as the last of its kind, a thing of an unknown kind as "thing", a word
         as <unknown>.
         """
-        pieces = _PIECES.findall(text)
+        pieces = words_of(text)
         ids, place = [], 0
         while place < len(pieces):
             word = pieces[place]
@@ -90,7 +145,7 @@ class WordTokenizer:
                 place += 1
         return ids
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """The tokens with blanks between them."""
         return " ".join(self._tokens[int(number)] for number in ids)
 

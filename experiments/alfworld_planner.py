@@ -1,0 +1,350 @@
+"""Train a planner of household games by imitation: `python -m experiments.alfworld_planner`.
+
+The demonstrations are made while it trains: an expert that searches plays with mistakes and labels
+every state that they lead to. Nothing is trained on or chosen by but train games; the panels are
+played at the end.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from envs.text.data import DataError, data_root, list_games
+from envs.text.game import Game, load_game
+from envs.text.generator import generate_games
+from envs.text.panels import load_panel
+from envs.text.pddl import GameFileError
+from envs.text.scores import score_by_type
+from envs.text.transcripts import write_transcripts
+from experiments.alfworld_data import (
+    Demonstrator,
+    LabelledEpisode,
+    Split,
+    VisitedStates,
+    entity_tokenizer,
+    human_goals,
+    human_words,
+    plain_tokenizer,
+    share_below,
+    split_games,
+)
+from experiments.household_rounds import label_episode, play_games
+from experiments.planner_config import PlannerConfig, continued, read_command_line
+from jaxagent.agents.planner import Imitation
+from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.load import LanguageModel, load_model, save_model
+from jaxagent.models.llm.lora import LoRA
+from jaxagent.models.llm.words import SubwordTokenizer, Tokenizer, WordTokenizer, with_embedding
+from jaxagent.planning.household_format import FORMATS
+from jaxagent.planning.household_player import HouseholdPlayer, PlannerModel
+from jaxagent.planning.planner_files import Planner, save_planner
+from jaxagent.training.chunks import Position
+from jaxagent.training.config import refuse, to_plain
+from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
+from jaxagent.training.interruption import Interrupted
+from jaxagent.training.loop import NonFiniteTraining
+from jaxagent.training.metrics import read_metrics
+from jaxagent.training.packing import Shape
+from jaxagent.training.progress import Reporter
+from jaxagent.training.run_folder import open_run_folder, write_config
+from jaxagent.training.sft import Teaching, Validation, data_mesh
+from jaxagent.training.sft_curves import plot_teaching
+from jaxagent.training.written import EpisodeWriter
+
+_GENERATED_SEED = 1
+_VALIDATION_SEED = 2
+# Tokens an episode may have at the most; longer ones lose their oldest turns while playing.
+_CONTEXT = {"compact": 512, "plain": 2048}
+
+
+class Learner(NamedTuple):
+    """What learns, and what it needs to be written and kept."""
+
+    imitation: Imitation
+    tokenizer: Tokenizer
+    initial: Any
+    frozen: Any
+    base: LanguageModel | None
+    """The model that training began with; None from scratch."""
+
+
+class Games(NamedTuple):
+    """What is played: `split` of the benchmark's train games and generated ones."""
+
+    split: Split
+    generated: list[Game]
+    validation: list[Game]
+    validation_goals: list[str]
+    """Another wording of each validation game's task; "" keeps it."""
+
+
+def find_games(config: PlannerConfig) -> Games:
+    """The games that the configuration names.
+
+    Raises:
+        DataError: they are not where they should be.
+    """
+    split = Split([], [], [])
+    if config.source != "generated":
+        try:
+            paths = list_games(data_root(config.data), "train")
+            split = split_games(paths, hold_out_floor_plans=config.hold_out_floor_plans)
+        except DataError:
+            if config.source == "alfworld" or config.data or config.goals == "human":
+                raise
+    made = generate_games(config.generated_games, _GENERATED_SEED)
+    generated = [each.game for each in made] if config.generated_share or not split.train else []
+    if split.validation:
+        chosen = split.validation[: config.validation_games]
+        goals = [human_goals(p)[0] if config.goals == "human" else "" for p in chosen]
+        return Games(split, generated, [load_game(path) for path in chosen], goals)
+    validation = [g.game for g in generate_games(config.validation_games, _VALIDATION_SEED, "seen")]
+    return Games(split, generated, validation, [""] * len(validation))
+
+
+def make_learner(config: PlannerConfig, games: Games) -> Learner:
+    """The model of the preset with its optimiser.
+
+    Raises:
+        ValueError: the model cannot be loaded.
+    """
+    updates = config.run.num_updates
+    if config.preset == "tiny":
+        words = human_words(games.split.train) if config.goals == "human" else []
+        compact = config.style.startswith("compact")
+        if compact:
+            tokenizer = entity_tokenizer(words)
+        else:
+            some = games.generated[:200] or [load_game(p) for p in games.split.train[:200]]
+            tokenizer = plain_tokenizer(some, words)
+        model = tiny_model(tokenizer, config.style, config.dtype)
+        imitation = Imitation(
+            model, config.imitation, updates, factors=tokenizer.factors if compact else None
+        )
+        return Learner(imitation, tokenizer, None, None, None)
+    source = "smollm2-135m" if config.preset == "smollm2" else config.preset.removeprefix("hf:")
+    base = load_model(source)
+    model = dataclasses.replace(base.config, dtype=config.dtype, remat=True)
+    lora = None
+    if config.lora_rank:
+        lora = LoRA(rank=config.lora_rank, alpha=2.0 * config.lora_rank)
+    imitation = Imitation(model, config.imitation, updates, lora=lora)
+    tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size)
+    initial, frozen = (None, base.params) if lora else (base.params, None)
+    return Learner(imitation, tokenizer, initial, frozen, base)
+
+
+def tiny_model(tokenizer: WordTokenizer, style: str, dtype: Any = "float32") -> LlamaConfig:
+    """The decoder of about 1 M parameters."""
+    return LlamaConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=128,
+        intermediate_size=352,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=32,
+        max_positions=_CONTEXT[style.partition("-")[0]],
+        tie_embeddings=True,
+        dtype=dtype,
+    )
+
+
+class Run:
+    """One run: games, learner, and what is written about them."""
+
+    def __init__(self, config: PlannerConfig, folder: pathlib.Path, reporter: Reporter) -> None:
+        self.config, self.folder, self.reporter = config, folder, reporter
+        self.style = FORMATS[config.style]
+        self.games = find_games(config)
+        self.learner = make_learner(config, self.games)
+        self.visited = VisitedStates(folder / "visited")
+        self.demonstrator = Demonstrator(
+            paths=self.games.split.train,
+            generated=self.games.generated,
+            generated_share=config.generated_share,
+            writer=EpisodeWriter(self.style, self.learner.tokenizer),
+            shapes=batch_shapes(config),
+            noise=config.noise,
+            seed=config.run.seed,
+            are_goals_human=config.goals == "human",
+            visited=self.visited,
+            visited_share=config.dagger_share,
+        )
+
+    def train(self) -> None:
+        """To the end, and judge."""
+        config = self.config
+        teaching = Teaching(
+            imitation=self.learner.imitation,
+            chunk=self.demonstrator.batches,
+            validate=self.validate,
+            keep=self.keep,
+            run=config.run,
+            mesh=data_mesh([shape.rows for shape in batch_shapes(config)], config.run.num_devices),
+            folder=self.folder,
+            reporter=self.reporter,
+            config=to_plain(config),
+            initial=self.learner.initial,
+            frozen=self.learner.frozen,
+            between=self._dagger_rounds(),
+        )
+        state, _ = teaching.train(config.resume)
+        self.judge(state.params)
+
+    def player(self, params: Any, is_constrained: bool = False) -> HouseholdPlayer:
+        """Someone who plays with these parameters."""
+        return HouseholdPlayer(self._playing(params), is_constrained=is_constrained)
+
+    def validate(self, params: Any) -> Validation:
+        """Plays the validation games, freely and greedily."""
+        begin = time.perf_counter()
+        player = self.player(params)
+        episodes = play_games(player, self.games.validation, self.games.validation_goals)
+        total = score_by_type(episodes)["all"]
+        plot_teaching(self.folder / "curves.png", read_metrics(self.folder / "metrics.jsonl"))
+        metrics = {
+            "success": total.success,
+            "mean_steps": total.mean_steps,
+            "inadmissible_share": total.inadmissible_share,
+            "overflows": float(player.overflows),
+            "play_seconds": time.perf_counter() - begin,
+        }
+        return Validation(total.success, metrics)
+
+    def keep(self, params: Any, is_best: bool) -> None:
+        """Writes the parameters as a planner, or as a Hugging Face folder."""
+        folder = self.folder / ("best" if is_best else "last")
+        learner = self.learner
+        if learner.base is None:
+            assert isinstance(learner.tokenizer, WordTokenizer)
+            made = {"config": to_plain(self.config), "games": len(self.games.split.train)}
+            save_planner(
+                folder,
+                Planner(learner.imitation.model, params, learner.tokenizer, self.style, made),
+            )
+            return
+        save_model(folder, learner.base._replace(params=self._merged(params)))
+
+    def judge(self, params: Any) -> None:
+        """Plays the panels at the end, freely and constrained, and writes evaluation.json."""
+        result: dict[str, Any] = {}
+        for name, games, goals in self._panels():
+            for mode in ("free", "constrained"):
+                player = self.player(params, mode == "constrained")
+                episodes = play_games(player, games, goals)
+                scores = score_by_type(episodes)
+                result[f"{name} {mode}"] = {k: part.as_dict() for k, part in scores.items()}
+                total = scores["all"]
+                self.reporter.say(
+                    f"{name}, {mode}: {total.won} of {total.games} won "
+                    f"[{total.success_low:.1%}, {total.success_high:.1%}], "
+                    f"{total.mean_steps:.1f} steps"
+                )
+                page = self.folder / f"{name}-{mode}.html".replace(" ", "-")
+                write_transcripts(page, f"{name}, {mode}", episodes, scores)
+        lacks = getattr(self.learner.tokenizer, "describe_missing", str)()
+        if lacks:
+            self.reporter.say(lacks)
+        text = json.dumps(result, indent=1)
+        (self.folder / "evaluation.json").write_text(text + "\n", encoding="utf-8")
+
+    def _playing(self, params: Any) -> PlannerModel:
+        imitation = self.learner.imitation
+        decoder = with_embedding(self._merged(params), imitation.factors)
+        return PlannerModel(imitation.model, decoder, self.learner.tokenizer, self.style)
+
+    def _merged(self, params: Any) -> Any:
+        lora = self.learner.imitation.lora
+        return params if lora is None else lora.merge(self.learner.frozen, params)
+
+    def _panels(self):
+        """(name, games, goals) of each panel."""
+        most, human = self.config.final_games, self.config.goals == "human"
+        if not most:
+            return
+        if self.games.split.train:
+            paths = list_games(data_root(self.config.data), "valid_seen")[:most]
+            yield "valid_seen", [load_game(path) for path in paths], [""] * len(paths)
+            if human:
+                goals = [human_goals(path)[0] for path in paths]
+                yield "valid_seen human", [load_game(path) for path in paths], goals
+        if self.games.split.held_out:
+            # Sorted by hash, so that fewer are a sample of all.
+            paths = sorted(self.games.split.held_out, key=_by_hash)[:most]
+            yield "held_out_floor_plans", [load_game(path) for path in paths], [""] * len(paths)
+        panel = load_panel("generated_unseen")
+        games = [game for game, _ in panel.games[:most]]
+        yield "generated_unseen", games, [""] * len(games)
+
+    def _dagger_rounds(self):
+        rounds, updates = self.config.dagger, self.config.run.num_updates
+        places = [updates * number // (rounds + 1) for number in range(1, rounds + 1)]
+        return {at: functools.partial(self._visit, number) for number, at in enumerate(places, 1)}
+
+    def _visit(self, number: int, params: Any, position: Position) -> None:
+        """One round: the planner plays train games, the expert labels what it has visited."""
+        share = self.config.dagger_games / max(len(self.games.split.train), 1)
+        paths = [p for p in self.games.split.train if share_below(f"{number}/{p}", share)]
+        games = [load_game(path) for path in paths] or self.games.generated
+        games = games[: self.config.dagger_games]
+        episodes = play_games(self.player(params), games, [""] * len(games))
+        labelled = [label_episode(game, each) for game, each in zip(games, episodes)]
+        # The next chunk may be made already.
+        self.visited.add(position.chunk + 2, [LabelledEpisode(*each) for each in labelled])
+        won = sum(each.won for each in episodes)
+        self.reporter.say(f"round {number}: played {len(games)} train games, won {won}")
+
+
+def _by_hash(path: pathlib.Path) -> str:
+    return hashlib.sha256("/".join(path.parts[-3:-1]).encode()).hexdigest()
+
+
+def batch_shapes(config: PlannerConfig) -> list[Shape]:
+    """Shapes of batches: the usual one, and half as many rows of twice the length."""
+    asked = 0.55 if config.style.endswith("hierarchical") else 0.45
+    short, long = config.rows, max(config.rows // 2, 1)
+    tokens = config.row_tokens
+    return [
+        Shape(short, tokens, int(asked * tokens)),
+        Shape(long, 2 * tokens, int(2 * asked * tokens)),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train; the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    prepare_cpu_devices()
+    config = read_command_line(arguments)
+    try:
+        if config.dry_run:
+            print(json.dumps(to_plain(config), indent=2))
+            return 0
+        folder = open_run_folder(config.run, "planner", config.resume)  # type: ignore[arg-type]
+        if config.resume:
+            config = continued(folder, arguments)
+        use_compilation_cache()
+        reporter = Reporter()
+        run = Run(config, folder, reporter)
+        reporter.say(f"run folder: {folder}")
+        write_config(folder, to_plain(config))
+        run.train()
+    except Interrupted as stop:
+        print(f"interrupted by {stop}; saved in {folder}; go on with --resume --name {folder.name}")
+        return 128 + stop.signal_number
+    except NonFiniteTraining as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
+    except (DataError, GameFileError, ValueError) as error:
+        refuse(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

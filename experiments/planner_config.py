@@ -1,0 +1,201 @@
+"""Options of `experiments.alfworld_planner`: preset, file and command line, checked together."""
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from envs.text.noisy import Noise
+from jaxagent.agents.planner import ImitationConfig
+from jaxagent.planning.household_format import FORMATS
+from jaxagent.training.config import overlay, parse_command_line, read_yaml, refuse
+from jaxagent.training.run_folder import CONFIG_FILE
+from jaxagent.training.sft import SFTRunConfig
+
+PROGRAM = "python -m experiments.alfworld_planner"
+DESCRIPTION = (
+    "Train a planner of household games by imitation of an expert that searches, from "
+    "demonstrations made while it trains."
+)
+STAGES = ("sft",)
+GOALS = ("template", "human")
+SOURCES = ("auto", "alfworld", "generated")
+# What may differ when a run is taken up again: where it runs, not what it computes.
+_PLACEMENT = ("num_devices", "wandb", "runs_dir")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannerConfig:
+    """Options of the household planner."""
+
+    stage: str = "sft"
+    """sft: supervised, on demonstrations."""
+    preset: str = "tiny"
+    """tiny (about 1 M parameters, from scratch), smollm2, or hf:FOLDER (a Hugging Face model)."""
+    style: str = "compact"
+    """Text format: compact, plain, and each with -hierarchical (sub-goals in the text)."""
+    source: str = "auto"
+    """Games: alfworld (ALFWORLD_DATA), generated, or auto: alfworld where it is found."""
+    data: str | None = None
+    """Folder with the games instead of $ALFWORLD_DATA."""
+    goals: str = "template"
+    """Tasks as the benchmark's templates word them, or as people did (alfworld games only)."""
+    generated_games: int = 1000
+    """Games of the generator that are played, all of one seed."""
+    generated_share: float = 0.2
+    """Share of the demonstrations in generated games, beside those of the benchmark."""
+    hold_out_floor_plans: bool = False
+    """Keep 15 % of the floor plans out of training, and judge by them at the end."""
+    dagger: int = 0
+    """Rounds in which the planner plays and the expert labels what it visits."""
+    dagger_games: int = 200
+    """Games played in each of these."""
+    dagger_share: float = 0.3
+    """Share of the demonstrations taken from these, once there are some."""
+    lora_rank: int = 0
+    """Of low-rank terms beside frozen parameters (smollm2, hf:); 0 trains all parameters."""
+    dtype: str = "float32"
+    """In which the layers compute: float32 or bfloat16."""
+    rows: int = 4
+    """Rows of a batch; each holds row_tokens tokens of whole episodes."""
+    row_tokens: int = 256
+    """Half as many rows, twice as long, hold the episodes that do not fit."""
+    validation_games: int = 120
+    """Games that the planner is chosen by, at most; none of them is trained on."""
+    final_games: int = 200
+    """Games of each panel that the planner is judged by at the end, at most; 0 judges not."""
+    config: str | None = None
+    """YAML file of options; the command line wins over it, it wins over the preset."""
+    resume: bool = False
+    """Go on with a run (--name, or the newest) from its last checkpoint."""
+    dry_run: bool = False
+    """Print the resolved configuration; train nothing, write nothing."""
+    run: SFTRunConfig = dataclasses.field(default_factory=SFTRunConfig)
+    imitation: ImitationConfig = dataclasses.field(default_factory=ImitationConfig)
+    noise: Noise = dataclasses.field(default_factory=Noise)
+
+    def __post_init__(self):
+        for name, known in (
+            ("stage", STAGES),
+            ("style", tuple(FORMATS)),
+            ("source", SOURCES),
+            ("goals", GOALS),
+            ("dtype", ("float32", "bfloat16")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} ({getattr(self, name)}) must be one of {', '.join(known)}"
+                )
+        self._check_preset()
+        for name in ("generated_games", "dagger", "lora_rank", "final_games"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be at least 0")
+        for name in ("rows", "dagger_games", "validation_games"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1")
+        if self.row_tokens < 128:
+            raise ValueError(f"row_tokens ({self.row_tokens}) must be at least 128: one episode")
+        for name in ("generated_share", "dagger_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} ({getattr(self, name)}) must lie in [0, 1]")
+        self._check_games()
+        if not self.imitation.warmup_updates < self.run.num_updates:
+            raise ValueError(
+                f"warmup_updates ({self.imitation.warmup_updates}) must be less than num_updates "
+                f"({self.run.num_updates})"
+            )
+
+    def _check_preset(self) -> None:
+        if self.preset.startswith("hf:"):
+            if not pathlib.Path(self.preset[3:]).is_dir():
+                raise ValueError(f"preset ({self.preset}): there is no such folder")
+        elif self.preset not in ("tiny", "smollm2"):
+            raise ValueError(f"preset ({self.preset}) must be tiny, smollm2 or hf:FOLDER")
+        if self.preset == "tiny" and self.lora_rank:
+            raise ValueError(
+                f"lora_rank ({self.lora_rank}) is for smollm2 and hf:FOLDER: tiny begins from "
+                "scratch"
+            )
+        if self.preset != "tiny" and self.style.startswith("compact"):
+            raise ValueError(
+                f"style ({self.style}) has a tokeniser of its own, preset ({self.preset}) another: "
+                "choose plain or plain-hierarchical"
+            )
+
+    def _check_games(self) -> None:
+        if self.source == "generated" and not self.generated_games:
+            raise ValueError("generated_games (0) must be at least 1 with source generated")
+        if self.source == "generated" and self.goals == "human":
+            raise ValueError("goals (human) needs games that people described: source alfworld")
+        if self.source == "generated" and self.hold_out_floor_plans:
+            raise ValueError("hold_out_floor_plans needs games with floor plans: source alfworld")
+        if self.generated_share and self.source == "alfworld" and not self.generated_games:
+            raise ValueError(
+                f"generated_share ({self.generated_share}) needs generated_games of at least 1"
+            )
+
+
+def preset(name: str, style: str | None) -> PlannerConfig:
+    """The defaults of a preset.
+
+    Args:
+        name: tiny, smollm2 or hf:FOLDER.
+        style: the format, if the user has chosen one.
+    """
+    if name == "tiny":
+        chosen = style or "compact"
+        tokens = 256 if chosen.startswith("compact") else 768
+        return PlannerConfig(preset=name, style=chosen, row_tokens=tokens)
+    return PlannerConfig(
+        preset=name,
+        style=style or "plain",
+        rows=8,
+        row_tokens=1024,
+        dtype="bfloat16",
+        imitation=ImitationConfig(learning_rate=1e-4, weight_decay=0.0),
+        run=SFTRunConfig(num_updates=2_000),
+    )
+
+
+def read_command_line(arguments: Sequence[str]) -> PlannerConfig:
+    """Preset, then --config, then the command line; on a mistake one line and status 2."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("preset", "style", "config"):
+        early.add_argument(f"--{name}")
+    known, _ = early.parse_known_args(list(arguments))
+    try:
+        file = read_yaml(known.config) if known.config else {}
+        name = known.preset or str(file.get("preset", "tiny"))
+        style = known.style or file.get("style")
+        default = overlay(preset(name, style), file, str(known.config))
+    except ValueError as error:
+        refuse(str(error))
+    return parse_command_line(PlannerConfig, arguments, default, PROGRAM, DESCRIPTION)
+
+
+def continued(folder: pathlib.Path, arguments: Sequence[str]) -> PlannerConfig:
+    """The configuration of a run that is taken up again: its own, only placed anew.
+
+    Raises:
+        ValueError: the command line asks for something else than was begun.
+    """
+    path = folder / CONFIG_FILE
+    file = read_yaml(path)
+    saved = overlay(preset(str(file.get("preset")), file.get("style")), file, str(path))
+    asked = parse_command_line(PlannerConfig, arguments, saved, PROGRAM, DESCRIPTION)
+    placement = {name: getattr(asked.run, name) for name in _PLACEMENT}
+    run = dataclasses.replace(saved.run, **placement)
+    same = dataclasses.replace(
+        saved, run=run, resume=True, dry_run=asked.dry_run, config=asked.config
+    )
+    asked = dataclasses.replace(
+        asked, resume=True, run=dataclasses.replace(asked.run, name=saved.run.name)
+    )
+    for field in dataclasses.fields(PlannerConfig):
+        before, after = getattr(same, field.name), getattr(asked, field.name)
+        if before != after:
+            raise ValueError(
+                f"resume: {folder} was begun with {field.name} {before}, not {after}; start "
+                "another run to change it"
+            )
+    return same
