@@ -73,12 +73,8 @@ class Linear(nn.Module):
             a = self.get_variable("lora", "a").astype(self.dtype)
             y = y + (rows @ a) @ self.get_variable("lora", "b").astype(self.dtype)
         if self.bias:
-            y = (
-                y
-                + self.param("bias", nn.initializers.zeros, (self.features,)).astype(self.dtype)[
-                    None
-                ]
-            )
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
+            y = y + bias.astype(self.dtype)[None]
         return y.reshape(*x.shape[:-1], self.features)
 
 
@@ -167,8 +163,9 @@ def _attend(
         return to_new()
     if query.shape[1] < BLOCK:
         return to_all()
-    # A prompt read into an empty cache need not look at the slots behind it.
-    return jax.lax.cond(jnp.any(setting.start > 0), to_all, to_new)
+    # A prompt read into an empty row need not look at the slots behind it.
+    begun = (setting.start > 0) & (setting.count > 0)
+    return jax.lax.cond(jnp.any(begun), to_all, to_new)
 
 
 class FeedForward(nn.Module):
