@@ -8,6 +8,8 @@ from typing import Any
 
 from envs.brax_env import BACKENDS
 from envs.goals import goal_task
+from envs.randomise import Randomisation
+from jaxagent.agents.behaviour_cloning import CloningConfig
 from jaxagent.agents.ppo import PPOConfig
 from jaxagent.agents.sac_config import SACConfig
 from jaxagent.training.config import (
@@ -17,6 +19,7 @@ from jaxagent.training.config import (
     read_yaml,
     refuse,
 )
+from jaxagent.training.curriculum import CurriculumConfig
 from jaxagent.training.run_folder import CONFIG_FILE, take_up
 from jaxagent.types import GOAL_REWARDS, ON_SUCCESS, GoalSpec
 
@@ -63,6 +66,8 @@ class SkillsConfig:
     """Physics: spring, positional, generalized or mjx; None is what suits the task."""
     encoder_sizes: tuple[int, ...] = (64,)
     """Hidden layers of the state encoder, and of the goal encoder, of policy and critic."""
+    warm_start: str | None = None
+    """File of `experiments.record`, of the same task: the policy starts as a clone of it."""
     config: str | None = None
     """YAML file of options; the command line wins over it."""
     resume: bool = False
@@ -71,6 +76,9 @@ class SkillsConfig:
     """Print the resolved configuration and what it amounts to; train nothing, write nothing."""
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
     goals: GoalConfig = dataclasses.field(default_factory=GoalConfig)
+    randomisation: Randomisation = dataclasses.field(default_factory=Randomisation)
+    difficulty: CurriculumConfig = dataclasses.field(default_factory=CurriculumConfig)
+    cloning: CloningConfig = dataclasses.field(default_factory=CloningConfig)
 
     def __post_init__(self):
         if self.algorithm not in ALGORITHMS:
@@ -79,7 +87,7 @@ class SkillsConfig:
             raise ValueError(f"backend ({self.backend}) must be one of {', '.join(BACKENDS)}")
         if any(size < 1 for size in self.encoder_sizes):
             raise ValueError(f"encoder_sizes {self.encoder_sizes} must be positive widths")
-        self.spec()
+        self.difficulty.easy(self.spec())
 
     def spec(self) -> GoalSpec:
         """The goal space that is trained on.

@@ -8,14 +8,16 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from envs.brax_env import BraxSimulator
-from envs.goals import GoalSimulator, goal_simulator
+from envs.difficulty import set_difficulty
+from envs.goals import GoalSimulator, goal_simulator, goal_task
+from envs.randomise import RandomisedBrax
 from envs.skeleton import skeleton
 from envs.vector import VectorEnv
 from experiments.skills_config import (
@@ -33,6 +35,7 @@ from jaxagent.models.skill_policy import SkillPolicy
 from jaxagent.replay import Replay
 from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.config import refuse, to_plain
+from jaxagent.training.curriculum import Curriculum
 from jaxagent.training.devices import (
     AXIS,
     Layout,
@@ -48,25 +51,92 @@ from jaxagent.training.metrics import read_metrics
 from jaxagent.training.off_policy import OffPolicyTrainer
 from jaxagent.training.plots import plot_curves, plot_paths
 from jaxagent.training.progress import Reporter
+from jaxagent.training.recording import load_recording, warm_start
 from jaxagent.training.render import write_gif, write_html
 from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder, write_config
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
+from jaxagent.types import GoalSpec
 
 PATHS_DRAWN = 24
 
 
 def simulators(config: SkillsConfig) -> tuple[GoalSimulator, GoalSimulator]:
-    """The task as it is trained on, and as it is evaluated: one goal an episode.
+    """The task as it is trained on, and as it is evaluated: one goal an episode, full difficulty.
 
     Raises:
         ValueError: the configuration asks for a goal space that cannot be.
     """
     changes = config.goals.changes
-    training = goal_simulator(config.task, config.backend, **changes)
-    if training.spec.on_success != "redraw":
-        return training, training
-    once = dataclasses.replace(training.spec, on_success="end")
-    return training, dataclasses.replace(training, spec=once)
+    task = goal_task(config.task)
+    if not config.randomisation.ranges:
+        training = goal_simulator(config.task, config.backend, **changes)
+        return training, dataclasses.replace(training, spec=_evaluated(training.spec))
+    plain: Any = task.make(config.backend or task.backend)
+    # Before a curriculum has set anything, its first episodes are of the model as it is.
+    begin = 1.0 if config.difficulty.curriculum == "off" else 0.0
+    training, evaluated = (
+        goal_simulator(
+            config.task,
+            config.backend,
+            RandomisedBrax(
+                plain.environment,
+                plain.backend,
+                randomisation=config.randomisation,
+                strength=strength,
+            ),
+            **changes,
+        )
+        for strength in (begin, 1.0)
+    )
+    return training, dataclasses.replace(evaluated, spec=_evaluated(evaluated.spec))
+
+
+def _evaluated(spec: GoalSpec) -> GoalSpec:
+    return dataclasses.replace(spec, on_success="end") if spec.on_success == "redraw" else spec
+
+
+def warm_starter(
+    config: SkillsConfig, trainer: Trainer, reporter: Reporter
+) -> Callable[[TrainState], TrainState]:
+    """What prepares a fresh state: nothing, or a clone of what was recorded.
+
+    Raises:
+        ValueError: the recording cannot be read, or is of another task.
+    """
+    if config.warm_start is None or config.resume:
+        return lambda state: state
+    simulator = simulators(config)[0]
+    recording = load_recording(
+        config.warm_start,
+        task=simulator.name,
+        observation_size=simulator.observation_size,
+        action_size=simulator.action_size,
+    )
+
+    def prepare(state: TrainState) -> TrainState:
+        state, metrics = warm_start(trainer, state, recording, config.cloning)
+        before, after = (metrics[f"cloning_loss_{when}"].mean() for when in ("before", "after"))
+        reporter.say(
+            f"warm start from {recording.steps:,} steps: held-out {config.cloning.cloning_loss} "
+            f"{before:.4g} -> {after:.4g}"
+        )
+        return state
+
+    return prepare
+
+
+def make_curriculum(config: SkillsConfig) -> Curriculum | None:
+    """What moves the difficulty, or nothing."""
+    if config.difficulty.curriculum == "off":
+        return None
+    run = config.run
+    return Curriculum(
+        config.difficulty,
+        config.spec(),
+        set_difficulty,
+        num_seeds=run.num_seeds,
+        num_envs=run.num_envs,
+    )
 
 
 def make_sac(config: SACSkillsConfig, simulator: GoalSimulator) -> SACHER:
@@ -233,6 +303,7 @@ def describe(config: SkillsConfig, layout: Layout, trainer: Trainer) -> str:
 def train(config: SkillsConfig, folder: pathlib.Path, layout: Layout, reporter: Reporter) -> None:
     """Train what the configuration asks for, in its folder, to the end."""
     trainer = build(config, layout)
+    prepare = warm_starter(config, trainer, reporter)
     reporter.say(describe(config, layout, trainer))
     reporter.say(f"run folder: {folder}")
     plain = to_plain(config)
@@ -248,7 +319,17 @@ def train(config: SkillsConfig, folder: pathlib.Path, layout: Layout, reporter: 
         plot_curves(where / "curves.png", records, f"{where.name}: {title}")
         latest[:] = [evaluation]
 
-    arm = Arm(trainer, programs, config.run, folder, reporter, draw=draw, config=plain)
+    arm = Arm(
+        trainer,
+        programs,
+        config.run,
+        folder,
+        reporter,
+        draw=draw,
+        config=plain,
+        prepare=prepare,
+        curriculum=make_curriculum(config),
+    )
     arm.train(resume=config.resume)
     if latest:  # process 0
         picture(folder, simulators(config)[1], latest[0], title)

@@ -1,5 +1,6 @@
 """Skills as a user trains, takes up, evaluates, exports and loads them, on sizes of seconds."""
 
+import dataclasses
 import importlib
 import json
 
@@ -11,10 +12,13 @@ import yaml
 from PIL import Image
 
 from envs.goals import goal_simulator
+from envs.randomise import Randomisation, RandomisedBrax
 from experiments import evaluate_skill, train_skills
 from experiments.skills_config import preset
 from jaxagent.models.skills import load_skill
+from jaxagent.training.curriculum import CurriculumConfig
 from jaxagent.training.metrics import read_metrics
+from jaxagent.training.recording import Recording, save_recording
 
 SMALL = (
     "--task reacher_goal --algorithm sac_her --num-envs 8 --unroll-length 5 --total-steps 320 "
@@ -98,6 +102,15 @@ def test_a_run_is_evaluated_exported_and_loaded(runs, tmp_path, capsys):
         ("train_skills", "--on-success stop", "on_success (stop) must be one of end, hold, redraw"),
         ("train_skills", "--resume --name nowhere", "is not a run"),
         ("train_skills", "--config nowhere.yaml", "nowhere.yaml) cannot be read"),
+        ("train_skills", "--warm-start nowhere.npz", "recording (nowhere.npz) cannot be read"),
+        ("train_skills", "--curriculum steep", "curriculum (steep) must be one of off, linear"),
+        ("train_skills", "--easy-reach 9 999", "reach (9.0, 999.0) must lie in the workspace"),
+        ("train_skills", "--randomise-mass 2 1", "randomise_mass (2.0, 1.0) must be 0 < low"),
+        (
+            "train_skills",
+            "--task reacher_goal --randomise-friction 0.5 2",
+            "randomise_friction does nothing to reacher-spring; what can be randomised",
+        ),
         ("evaluate_skill", "", "skill must be given"),
         ("evaluate_skill", "juggle", "skill (juggle) must be one of"),
         ("evaluate_skill", "juggle --episodes 0", "episodes (0) must be at least 1"),
@@ -113,6 +126,36 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, capsys, module, argu
     assert message in said
     assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_of_another_task_is_refused(tmp_path, capsys):
+    one, many = np.zeros((2, 3), np.float32), np.zeros((2, 3, 5), np.float32)
+    save_recording(
+        tmp_path / "other.npz",
+        Recording(many, many, many, one, one > 0, one > 0, one > 0, task="pusher_goal-spring"),
+    )
+    options = ["--warm-start", str(tmp_path / "other.npz"), "--runs-dir", str(tmp_path / "runs")]
+    with pytest.raises(SystemExit) as left:
+        train_skills.main([*SMALL, *options])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert "is of pusher_goal-spring with 5 observations and 5 actions; this run is of" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_physics_is_drawn_for_training_and_for_evaluation():
+    """A curriculum begins with the model as it is; evaluations are of the task itself."""
+    config = dataclasses.replace(
+        preset("reacher_goal", "sac_her"),
+        randomisation=Randomisation(randomise_mass=(0.5, 2.0)),
+        difficulty=CurriculumConfig(curriculum="linear"),
+    )
+    training, evaluated = train_skills.simulators(config)
+    assert training.simulator.strength == 0.0
+    assert evaluated.simulator.strength == 1.0
+    assert train_skills.make_curriculum(config) is not None
+    plain = train_skills.simulators(preset("reacher_goal", "sac_her"))[0]
+    assert not isinstance(plain.simulator, RandomisedBrax)
 
 
 def test_a_file_that_is_no_skill_is_refused(tmp_path):
