@@ -87,7 +87,7 @@ class SkillsConfig:
             raise ValueError(f"backend ({self.backend}) must be one of {', '.join(BACKENDS)}")
         if any(size < 1 for size in self.encoder_sizes):
             raise ValueError(f"encoder_sizes {self.encoder_sizes} must be positive widths")
-        self.difficulty.easy(self.spec())
+        self.difficulty.check(self.spec(), bool(self.randomisation.ranges))
 
     def spec(self) -> GoalSpec:
         """The goal space that is trained on.
@@ -138,7 +138,7 @@ def preset(task: str, algorithm: str) -> SkillsConfig:
         )  # fmt: skip
         return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="sparse"))
     run = RunConfig(
-        total_steps=3_000_000, num_envs=256, unroll_length=16, episode_length=length,
+        total_steps=2_000_000, num_envs=256, unroll_length=16, episode_length=length,
         evaluation_episodes=128,
     )  # fmt: skip
     return PPOSkillsConfig(
