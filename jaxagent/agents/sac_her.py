@@ -230,74 +230,82 @@ class SACHER:
     def _gradient_step(self, state: SACState, batch: SoftBatch, keys: PRNGKeyArray):
         """One step of everything; `batch` is [groups, S, ...]."""
         split = jax.vmap(jax.random.split)(keys)
-        temperature = jnp.exp(state.log_temperature)
-        critic_loss, critic_grads = self._mean(
-            jax.value_and_grad(self._critic_loss)(
-                state.critic_params, state, batch, split[:, 0], temperature
-            )
+        with_critics, critic_metrics = self._critic_step(state, batch, split[:, 0])
+        moved, policy_metrics = self._policy_step(with_critics, batch, split[:, 1])
+        metrics = critic_metrics | policy_metrics
+        norms = metrics["critic_gradient_norm"], metrics["policy_gradient_norm"]
+        finite = jnp.isfinite(norms[0]) & jnp.isfinite(norms[1])
+        metrics["dropped"] = ~finite
+        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state), metrics
+
+    def _critic_step(self, state: SACState, batch: SoftBatch, keys: PRNGKeyArray):
+        """Critics, and the targets that follow them."""
+        loss, grads = self._mean(
+            jax.value_and_grad(self._critic_loss)(state.critic_params, state, batch, keys)
         )
-        critic_step, critic_optimiser = self.critic_optimiser.update(
-            critic_grads, state.critic_optimiser, state.critic_params
+        step, optimiser = self.critic_optimiser.update(
+            grads, state.critic_optimiser, state.critic_params
         )
-        critic_params = optax.apply_updates(state.critic_params, critic_step)
-        (policy_loss, (log_prob, value)), policy_grads = jax.value_and_grad(
-            self._policy_loss, has_aux=True
-        )(state.policy_params, critic_params, batch, split[:, 1], temperature)
+        params = optax.apply_updates(state.critic_params, step)
+        moved = state.replace(
+            critic_params=params,
+            critic_optimiser=optimiser,
+            target_critic_params=optax.incremental_update(
+                params, state.target_critic_params, self.config.polyak_rate
+            ),
+        )
+        return moved, {"critic_loss": loss, "critic_gradient_norm": optax.tree.norm(grads)}
+
+    def _policy_step(self, state: SACState, batch: SoftBatch, keys: PRNGKeyArray):
+        """Policy and temperature, by the critics of the moment."""
+        (loss, (log_prob, value)), grads = jax.value_and_grad(self._policy_loss, has_aux=True)(
+            state.policy_params, state, batch, keys
+        )
         temperature_grad = jax.grad(temperature_loss)(
             state.log_temperature,
             log_prob,
             jnp.ones(log_prob.shape, bool),
             target_entropy=self.target_entropy,
         )
-        policy_loss, policy_grads, temperature_grad, entropy, value = self._mean(
-            (policy_loss, policy_grads, temperature_grad, -log_prob.mean(), value.mean())
+        loss, grads, temperature_grad, entropy, value = self._mean(
+            (loss, grads, temperature_grad, -log_prob.mean(), value.mean())
         )
-        policy_step, policy_optimiser = self.policy_optimiser.update(
-            policy_grads, state.policy_optimiser, state.policy_params
+        step, optimiser = self.policy_optimiser.update(
+            grads, state.policy_optimiser, state.policy_params
         )
         temperature_step, temperature_optimiser = self.temperature_optimiser.update(
             temperature_grad, state.temperature_optimiser
         )
         moved = state.replace(
-            policy_params=optax.apply_updates(state.policy_params, policy_step),
-            critic_params=critic_params,
-            target_critic_params=optax.incremental_update(
-                critic_params, state.target_critic_params, self.config.polyak_rate
-            ),
+            policy_params=optax.apply_updates(state.policy_params, step),
+            policy_optimiser=optimiser,
             log_temperature=optax.apply_updates(state.log_temperature, temperature_step),
-            policy_optimiser=policy_optimiser,
-            critic_optimiser=critic_optimiser,
             temperature_optimiser=temperature_optimiser,
         )
-        norms = optax.tree.norm(policy_grads), optax.tree.norm(critic_grads)
-        finite = jnp.isfinite(norms[0]) & jnp.isfinite(norms[1]) & jnp.isfinite(temperature_grad)
-        metrics = {
-            "critic_loss": critic_loss,
-            "policy_loss": policy_loss,
-            "temperature": temperature,
+        return moved, {
+            "policy_loss": loss,
+            "policy_gradient_norm": optax.tree.norm(grads),
+            "temperature": jnp.exp(state.log_temperature),
             "entropy": entropy,
             "value_mean": value,
-            "policy_gradient_norm": norms[0],
-            "critic_gradient_norm": norms[1],
-            "dropped": ~finite,
         }
-        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state), metrics
 
-    def _critic_loss(self, critic_params, state: SACState, batch: SoftBatch, keys, temperature):
+    def _critic_loss(self, critic_params, state: SACState, batch: SoftBatch, keys: PRNGKeyArray):
         action, log_prob = self._fresh(state.policy_params, batch.next_observation, keys)
         target = soft_target(
             batch.reward,
             batch.discount,
             self._values(state.target_critic_params, batch.next_observation, action),
             log_prob,
-            temperature=temperature,
+            temperature=jnp.exp(state.log_temperature),
         )
         value = self._values(critic_params, batch.observation, batch.action)
         return critic_error(value, target, jnp.ones(target.shape, bool))
 
-    def _policy_loss(self, policy_params, critic_params, batch: SoftBatch, keys, temperature):
+    def _policy_loss(self, policy_params, state: SACState, batch: SoftBatch, keys: PRNGKeyArray):
         action, log_prob = self._fresh(policy_params, batch.observation, keys)
-        value = self._values(critic_params, batch.observation, action)
+        value = self._values(state.critic_params, batch.observation, action)
         live = jnp.ones(log_prob.shape, bool)
+        temperature = jnp.exp(state.log_temperature)
         loss = soft_actor_loss(log_prob, value, live, temperature=temperature)
         return loss, (log_prob, value)
