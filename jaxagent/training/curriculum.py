@@ -59,6 +59,28 @@ class CurriculumConfig:
         if self.curriculum_episodes < 1:
             raise ValueError(f"curriculum_episodes ({self.curriculum_episodes}) must be at least 1")
 
+    def check(self, spec: GoalSpec, randomised: bool) -> None:
+        """Whether there is a curriculum where one is asked for, and only there.
+
+        Args:
+            spec: the task itself.
+            randomised: whether its physics is.
+
+        Raises:
+            ValueError: the easy end is given and not used, cannot be, or is the task itself.
+        """
+        easier = self.easy(spec) != spec
+        if self.curriculum == "off" and easier:
+            raise ValueError(
+                f"easy_reach ({self.easy_reach}) and easy_threshold ({self.easy_threshold}) need "
+                f"a curriculum: {', '.join(SCHEDULES[1:])}"
+            )
+        if self.curriculum != "off" and not easier and not randomised:
+            raise ValueError(
+                f"curriculum ({self.curriculum}) needs something that grows: easy_reach, "
+                "easy_threshold, or a randomisation"
+            )
+
     def easy(self, spec: GoalSpec) -> GoalSpec:
         """The goal space at level 0.
 

@@ -152,6 +152,19 @@ def test_a_resumed_run_goes_on_at_its_level(trained, tmp_path):
     assert resumed.curriculum.snapshot() == arm.curriculum.snapshot()
 
 
+def test_options_that_would_do_nothing_are_refused():
+    spec, off = point_task().spec, CurriculumConfig()
+    off.check(spec, randomised=True)
+    EASY.check(spec, randomised=False)
+    alone = CurriculumConfig(curriculum="adaptive")
+    alone.check(spec, randomised=True)
+    with pytest.raises(ValueError, match=r"curriculum \(adaptive\) needs something that grows"):
+        alone.check(spec, randomised=False)
+    for unused in ({"easy_threshold": 0.5}, {"easy_reach": (0.5, 1.0)}):
+        with pytest.raises(ValueError, match=r"need a curriculum: linear, staircase, adaptive"):
+            CurriculumConfig(**unused).check(spec, randomised=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
