@@ -89,7 +89,7 @@ class PlannerLog:
     def call_failed(self, error: ChatError) -> None:
         """Count a call without a reply; say so the first time for each reason."""
         self.refuse(error.reason)
-        if self.count(f"calls_{error.reason}") == 1:
+        if self.count(f"calls_{error.reason}") == 1 and error.reason != "stopped":
             _log.warning("no plan: %s", error)
 
     def spend(self, prompt_tokens: int, completion_tokens: int, seconds: float) -> None:

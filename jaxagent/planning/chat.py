@@ -19,6 +19,7 @@ CALL_FAILURES = TRANSIENT | {
     "reply_too_large",
     "circuit_open",
     "model_failed",
+    "stopped",
 }
 
 
@@ -107,6 +108,10 @@ class ChatModel(Protocol):
         Raises:
             ChatError: there is no reply, and why.
         """
+        ...
+
+    def stop(self) -> None:
+        """Answer no more: calls under way, on other threads, end as soon as they can."""
         ...
 
 

@@ -11,17 +11,21 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxagent.models.llm.batching import Batcher
 from jaxagent.models.llm.constrain import Automaton
-from jaxagent.models.llm.generate import Generator, Session
+from jaxagent.models.llm.generate import Generator
+from jaxagent.models.llm.generate_reply import Completion
 from jaxagent.models.llm.load import LanguageModel
 from jaxagent.models.llm.sampling import SamplingConfig
 from jaxagent.planning.chat import ChatError, Message, Reply, Usage
+
+_TOKENS_AT_A_TIME = 8  # between two looks at whether to stop
 
 
 class FlaxChat:
     """Holds conversations with a `LanguageModel`, each in a cache that is never read again.
 
-    A prompt goes on in the session whose last prompt it shares most with, so the conversation of
+    A prompt goes on in the cache whose last prompt it shares most with, so the conversation of
     an episode only pays for what is new in it. Calls from several threads take turns.
     """
 
@@ -47,6 +51,14 @@ class FlaxChat:
         """
         if not getattr(model.tokenizer, "chat_template", None):
             raise ValueError(f"the tokeniser of {model.name} has no chat template")
+        roles = ("system", "user", "assistant", "user")
+        try:
+            _rendered(model, [Message(role, "x") for role in roles])
+        except Exception as error:  # templates raise what they like
+            raise ValueError(
+                f"the chat template of {model.name} refuses a conversation with a system message: "
+                f"{error}"
+            ) from None
         if context < 1 or conversations < 1:
             raise ValueError(
                 f"context ({context}) and conversations ({conversations}) must be at least 1"
@@ -55,7 +67,8 @@ class FlaxChat:
         self._context = min(context, model.config.max_positions)
         self._conversations = conversations
         self._name = f"{model.name}-{fingerprint(model.params)}"
-        self._sessions: list[tuple[Session, list[int]]] = []  # most recently used last
+        self._caches: list[tuple[Batcher, list[int]]] = []  # most recently used last
+        self._stopped = False
         self._constraints: OrderedDict[str, Automaton] = OrderedDict()
         self._lock = threading.Lock()
         self.reused_tokens = 0  # of all prompts together: those that were not read again
@@ -77,6 +90,10 @@ class FlaxChat:
         """Exactly."""
         return len(self._encode(messages))
 
+    def stop(self) -> None:
+        """Say no more; a reply under way ends within a few tokens."""
+        self._stopped = True
+
     def complete(
         self,
         messages: Sequence[Message],
@@ -97,44 +114,55 @@ class FlaxChat:
 
         Raises:
             ChatError: refused_request for what cannot be answered, model_failed where the device
-                gave up.
+                gave up, stopped after `stop`.
         """
         with self._lock:
             begin = self._clock()
             prompt = self._encode(messages)
-            sampling = SamplingConfig(
-                max_new_tokens=max_tokens, temperature=temperature or 0.0, seed=seed
-            )
-            session = self._take_session(prompt)
+            cache = self._take_cache(prompt)
             try:
+                sampling = SamplingConfig(
+                    max_new_tokens=max_tokens, temperature=temperature or 0.0, seed=seed
+                )
                 constraint = None if schema is None else self._constraint(schema)
-                (said,) = session.generate([prompt], sampling, constraint)
+                said = self._say(cache, prompt, sampling, constraint)
             except ValueError as error:
                 raise ChatError("refused_request", f"{self._name}: {error}") from error
             except jax.errors.JaxRuntimeError as error:  # out of memory, a lost device
                 raise ChatError("model_failed", f"{self._name} failed on its device") from error
-            # Only after a reply: a session that broke off is not gone on with.
-            self._sessions.append((session, prompt))
+            # Only after a reply: a cache that broke off is not gone on with.
+            self._caches.append((cache, prompt))
             self.reused_tokens += said.reused_length
             usage = Usage(said.prompt_length, len(said.tokens))
             return Reply(said.text, usage, self._clock() - begin)
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
-        text = self._model.tokenizer.apply_chat_template(
-            [message._asdict() for message in messages], add_generation_prompt=True, tokenize=False
-        )
-        return self._generator.encode(str(text))
+        return self._generator.encode(_rendered(self._model, messages))
 
-    def _take_session(self, prompt: list[int]) -> Session:
-        """The session that knows most of the prompt, or a new one in place of the oldest."""
-        shared = [_common(known, prompt) for _, known in self._sessions]
+    def _say(
+        self,
+        cache: Batcher,
+        prompt: list[int],
+        sampling: SamplingConfig,
+        constraint: Automaton | None,
+    ) -> Completion:
+        number = cache.submit(prompt, sampling, constraint)
+        while not self._stopped:
+            said = cache.step(_TOKENS_AT_A_TIME)[number].completion
+            if said is not None:
+                return said
+        raise ChatError("stopped", f"{self._name} is asked no more")
+
+    def _take_cache(self, prompt: list[int]) -> Batcher:
+        """The cache that knows most of the prompt, or a new one in place of the oldest."""
+        shared = [_common(known, prompt) for _, known in self._caches]
         # A few tokens in common are only the template's: that conversation is another one.
         best = max(range(len(shared)), key=shared.__getitem__, default=None)
-        if best is not None and 2 * shared[best] >= len(self._sessions[best][1]):
-            return self._sessions.pop(best)[0]
-        if len(self._sessions) >= self._conversations:
-            return self._sessions.pop(0)[0]
-        return self._generator.session()
+        if best is not None and 2 * shared[best] >= len(self._caches[best][1]):
+            return self._caches.pop(best)[0]
+        if len(self._caches) >= self._conversations:
+            return self._caches.pop(0)[0]
+        return self._generator.batcher(rows=1)
 
     def _constraint(self, schema: Mapping[str, Any]) -> Automaton:
         key = json.dumps(schema, sort_keys=True)
@@ -144,6 +172,15 @@ class FlaxChat:
         while len(self._constraints) > 16:
             self._constraints.popitem(last=False)
         return self._constraints[key]
+
+
+def _rendered(model: LanguageModel, messages: Sequence[Message]) -> str:
+    """The conversation as the model was trained to read it, up to where its turn begins."""
+    return str(
+        model.tokenizer.apply_chat_template(
+            [message._asdict() for message in messages], add_generation_prompt=True, tokenize=False
+        )
+    )
 
 
 def _common(known: list[int], prompt: list[int]) -> int:

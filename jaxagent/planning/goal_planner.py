@@ -156,6 +156,10 @@ class GoalPlanner:
             log=self.log,
         )
 
+    def stop(self) -> None:
+        """Let the model answer no more, see `ChatModel.stop`."""
+        self._chat.stop()
+
     def read(self, text: str) -> Plan:
         """A reply as a plan.
 

@@ -70,7 +70,7 @@ class OpenAIChat:
             api_key=key or "none", base_url=base_url, timeout=timeout, max_retries=0
         )
         self._model, self._host, self._context = model, parts.hostname, context
-        self._timeout, self._clock = timeout, clock
+        self._timeout, self._clock, self._stopped = timeout, clock, False
         # Only OpenAI's own models refuse the older name, which everybody else understands.
         own = parts.hostname == "api.openai.com"
         self._limit = "max_completion_tokens" if own else "max_tokens"
@@ -91,6 +91,10 @@ class OpenAIChat:
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """An estimate from the number of bytes: the endpoint's tokeniser is not known."""
         return estimate_tokens(messages)
+
+    def stop(self) -> None:
+        """Read no further; a thread that waits for a socket dies quietly with its process."""
+        self._stopped = True
 
     def complete(
         self,
@@ -134,6 +138,8 @@ class OpenAIChat:
                         raise ChatError(
                             "reply_too_large", f"{self.name} sent more than {MAX_BODY} bytes"
                         )
+                    if self._stopped:
+                        raise ChatError("stopped", f"{self.name} is asked no more")
                     if self._clock() > deadline:
                         raise ChatError("timeout", f"{self.name} took over {self._timeout:g} s")
                 return bytes(body)

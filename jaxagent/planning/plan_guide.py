@@ -254,8 +254,8 @@ class PlanGuide:
         return self.plan
 
     def close(self) -> None:
-        """End the service's threads; a call that is under way is left behind."""
-        self._service.close(timeout=0.5)
+        """End the service's threads, see `GuidanceService.close`."""
+        self._service.close()
 
     def __enter__(self):
         return self
@@ -279,7 +279,7 @@ def _sources(planner: Planner, rule: Planner) -> list[Source[Situation, Plan]]:
 
     return [
         # Worth an hour's wait at the router's price: training does not stand still meanwhile.
-        Source(name, planner.ask_model, version, quality=100.0, latency=10.0),
+        Source(name, planner.ask_model, version, quality=100.0, latency=10.0, stop=planner.stop),
         Source("rule", fall_back, repr(rule) + name, quality=0.0, latency=0.0),
     ]
 

@@ -1,6 +1,10 @@
 """A Flax model as a planner: random weights plan nonsense, but only white-listed nonsense."""
 
+import copy
 import json
+import pathlib
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -15,6 +19,7 @@ from jaxagent.planning.text_agent import PlannerView, Result
 from jaxagent.planning.text_agent import RulePlanner as TextRules
 from tests.models.llm.random_models import piece_tokenizer, random_model
 
+ROOT = pathlib.Path(__file__).parents[2]
 PROMPT = "[system]\nplan\n[user]\n$task $observation\n[turn]\n$results $observation\n"
 SCHEMA = {
     "type": "object",
@@ -124,6 +129,51 @@ def test_models_of_one_name_are_told_apart(chat):
     assert chat.name == FlaxChat(random_model(max_positions=4096)).name
     changed = jax.tree.map(lambda x: x * 1.001, random_model().params)
     assert fingerprint(changed) != fingerprint(random_model().params)
+
+
+def test_a_process_ends_in_the_middle_of_a_reply():
+    """A thread inside device code when the interpreter ends would abort the process."""
+    program = (
+        "import threading, time\n"
+        "from tests.models.llm.random_models import random_model\n"
+        "from jaxagent.planning.chat import Message\n"
+        "from jaxagent.planning.flax_chat import FlaxChat\n"
+        "from jaxagent.planning.goal_planner import Situation\n"
+        "from jaxagent.planning.serving.queries import PlanQueries\n"
+        "from jaxagent.planning.serving.router import Router, Source\n"
+        "from jaxagent.planning.serving.service import GuidanceService\n"
+        "chat = FlaxChat(random_model(max_positions=4096), context=4096)\n"
+        "begun = threading.Event()\n"
+        "def ask(query):\n"
+        "    begun.set()\n"
+        "    chat.complete([Message('user', 'look')], max_tokens=3500)\n"
+        "source = Source('flax', ask, stop=chat.stop)\n"
+        "guidance = GuidanceService(PlanQueries(), Router([source]))\n"
+        "guidance.ask(Situation('t', (0.0, 0.0)))\n"
+        "begun.wait(60)\n"
+        "print('done')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=240, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_after_stop_nothing_is_said():
+    chat = FlaxChat(random_model())
+    chat.stop()
+    with pytest.raises(ChatError) as caught:
+        chat.complete(HELLO, max_tokens=4)
+    assert caught.value.reason == "stopped"
+
+
+def test_a_template_that_knows_no_system_is_refused():
+    model = random_model()
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.chat_template = "{{ raise_exception('no system here') }}"
+    with pytest.raises(ValueError, match=r"chat template of random refuses .* no system here"):
+        FlaxChat(model._replace(tokenizer=tokenizer))
 
 
 def test_a_model_that_cannot_chat_is_refused():

@@ -117,6 +117,15 @@ def test_a_dripping_endpoint_cannot_outlast_the_timeout():
         assert error.reason == "timeout"
 
 
+def test_after_stop_nothing_is_read():
+    with serving("hi") as endpoint:
+        chat = OpenAIChat("m", base_url=endpoint.url)
+        chat.stop()
+        with pytest.raises(ChatError) as caught:
+            chat.complete(ASKED, max_tokens=8)
+        assert caught.value.reason == "stopped"
+
+
 def test_a_connection_that_closes_half_way():
     def hang_up(handler):
         handler.send_response(200)

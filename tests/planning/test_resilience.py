@@ -1,6 +1,7 @@
 """Back-off, circuit breaker, and the calls between them; no test waits."""
 
 import random
+import threading
 
 import pytest
 
@@ -128,6 +129,31 @@ def test_a_wrong_key_opens_it_at_once():
     with pytest.raises(ChatError):
         chat.complete(ASKED, max_tokens=4)
     assert chat.breaker.state == "open"
+
+
+def test_after_stop_nothing_is_tried_again():
+    clock = Clock()
+    chat, inner = resilient(clock, failing(), "hi")
+    chat.stop()
+    with pytest.raises(ChatError) as caught:
+        chat.complete(ASKED, max_tokens=4)
+    assert (caught.value.reason, inner.asked) == ("stopped", [])
+
+
+def test_stop_cuts_a_wait_short():
+    chat = ResilientChat(ScriptedChat(failing()), backoff=Backoff(first=600.0, longest=600.0))
+    errors = []
+
+    def call():
+        with pytest.raises(ChatError) as caught:
+            chat.complete(ASKED, max_tokens=4)
+        errors.append(caught.value.reason)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    chat.stop()
+    thread.join(60)
+    assert errors == ["stopped"] or errors == ["server_error"]
 
 
 def test_an_interrupted_trial_does_not_lock_the_breaker():

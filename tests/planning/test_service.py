@@ -258,6 +258,17 @@ def test_after_the_end_nothing_is_asked():
         guidance.ask(at(0.0))
 
 
+def test_a_call_that_can_be_stopped_is():
+    stopped = threading.Event()
+
+    def until_stopped(query):
+        stopped.wait(60)
+
+    guidance = service(Source("slow", until_stopped, stop=stopped.set))
+    guidance.ask(at(0.0))
+    assert guidance.close()
+
+
 def test_a_call_that_hangs_does_not_keep_the_process_alive():
     program = (
         "import threading\n"

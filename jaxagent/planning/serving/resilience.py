@@ -128,7 +128,7 @@ class ResilientChat:
         *,
         backoff: Backoff | None = None,
         breaker: CircuitBreaker | None = None,
-        sleep: Callable[[float], Any] = time.sleep,
+        sleep: Callable[[float], Any] | None = None,
         seed: int = 0,
     ):
         """Wrap a model.
@@ -137,10 +137,12 @@ class ResilientChat:
             chat: the model.
             backoff: how failed calls are tried again.
             breaker: when they are not made at all.
-            sleep: waits; an `Event.wait` can be cut short.
+            sleep: waits; None waits too, but is cut short by `stop`.
             seed: of the jitter.
         """
-        self._chat, self._backoff, self._sleep = chat, backoff or Backoff(), sleep
+        self._chat, self._backoff = chat, backoff or Backoff()
+        self._stopped = threading.Event()
+        self._sleep = sleep or self._stopped.wait
         self.breaker = breaker or CircuitBreaker()
         self._chance = random.Random(seed)
 
@@ -158,6 +160,11 @@ class ResilientChat:
         """The model's."""
         return self._chat.count_tokens(messages)
 
+    def stop(self) -> None:
+        """The model's; and nothing is waited for any more."""
+        self._stopped.set()
+        self._chat.stop()
+
     def complete(
         self,
         messages: Sequence[Message],
@@ -174,6 +181,8 @@ class ResilientChat:
         """
         attempt = 0
         while True:
+            if self._stopped.is_set():
+                raise ChatError("stopped", f"{self.name} is asked no more")
             if not self.breaker.allow():
                 raise ChatError("circuit_open", f"{self.name} keeps failing and is left alone")
             try:
@@ -203,5 +212,6 @@ class ResilientChat:
             error.transient
             and attempt < self._backoff.attempts
             and delay <= self._backoff.longest
+            and not self._stopped.is_set()
             and self.breaker.state != "open"
         )

@@ -22,6 +22,8 @@ class Source(Generic[Query, Answer]):
         quality: how much its answer is worth, in the unit in which the router counts.
         cost: of one query, in a currency of one's own.
         latency: seconds, the guess until a query was measured.
+        stop: makes an `ask` under way end soon. Needed where it runs device code: a thread that
+            is in the middle of it when the interpreter ends takes the process down with it.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Source(Generic[Query, Answer]):
     quality: float = 1.0
     cost: float = 0.0
     latency: float = 1.0
+    stop: Callable[[], None] | None = None
 
     def __post_init__(self):
         if not math.isfinite(self.quality):

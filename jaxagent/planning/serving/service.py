@@ -40,8 +40,9 @@ class Advice(NamedTuple, Generic[Answer]):
 class ServiceSettings:
     """Bounds of the service."""
 
-    timeout: float = 60.0
-    """Seconds after which a query counts as lost, and the next source is asked."""
+    timeout: float = 300.0
+    """Seconds after which a query counts as lost, and the next source is asked. A Flax model
+    compiles in its first."""
     failures: int = 3
     """Failures in a row after which a source is left alone."""
     cooldown: float = 60.0
@@ -123,7 +124,7 @@ class GuidanceService(Generic[Query, Answer]):
         for thread in self._threads:
             thread.start()
         # Idle threads end before the interpreter takes their world away; a busy one is left.
-        atexit.register(self.close, 0.5)
+        atexit.register(self.close)
 
     def ask(self, query: Query) -> Advice[Answer]:
         """The best answer there is now; never waits.
@@ -203,14 +204,16 @@ class GuidanceService(Generic[Query, Answer]):
             }
             return values
 
-    def close(self, timeout: float = 5.0) -> bool:
+    def close(self, timeout: float = 0.5, stopping_timeout: float = 60.0) -> bool:
         """Take no more questions and end the threads.
 
         Args:
-            timeout: seconds to wait for calls that are under way; they cannot be cut short.
+            timeout: seconds to wait for a call that cannot be stopped; it dies with the process.
+            stopping_timeout: seconds to wait for a call that can be, up to the end of what the
+                device is doing (a compilation at worst).
 
         Returns:
-            Whether all threads have ended. Those that have not die with the process.
+            Whether all threads have ended.
         """
         with self._changed:
             self._closed = True
@@ -219,9 +222,13 @@ class GuidanceService(Generic[Query, Answer]):
         atexit.unregister(self.close)
         for waiting in self._queues.values():
             waiting.put(None)
-        deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for source in self._router.sources:
+            if source.stop is not None:
+                source.stop()
+        begin = time.monotonic()
+        for source, thread in zip(self._router.sources, self._threads):
+            patience = timeout if source.stop is None else stopping_timeout
+            thread.join(max(0.0, begin + patience - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def __enter__(self):
