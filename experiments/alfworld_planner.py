@@ -249,9 +249,8 @@ class Run:
                 )
                 page = self.folder / f"{name}-{mode}.html".replace(" ", "-")
                 write_transcripts(page, f"{name}, {mode}", episodes, scores)
-        lacks = getattr(self.learner.tokenizer, "describe_missing", str)()
-        if lacks:
-            self.reporter.say(lacks)
+                for note in player.notes():
+                    self.reporter.say(note)
         text = json.dumps(result, indent=1)
         (self.folder / "evaluation.json").write_text(text + "\n", encoding="utf-8")
 

@@ -26,6 +26,9 @@ from envs.text.scores import Episode, Score, score_by_type
 from envs.text.searching import SearchingExpert
 from envs.text.transcripts import write_transcripts
 from envs.text.workers import WorkerEnv
+from experiments.household_rounds import ModelTeam, Team, play
+from jaxagent.planning.household_player import HouseholdPlayer
+from jaxagent.planning.planner_files import DESCRIPTION_FILE, PACKAGED, load_planner
 from jaxagent.planning.text_agent import AdmissibleWorker, RulePlanner, TextAgent, TextPlanner
 
 PLANNERS: dict[str, Callable[[], TextPlanner]] = {"rules": RulePlanner}
@@ -74,6 +77,22 @@ class LoopPlayer:
         return command, self._agent.subgoal
 
 
+class PlayerTeam:
+    """Agents of which each decides alone."""
+
+    def __init__(self, players: Sequence[Player]) -> None:
+        self._players = players
+
+    def act(
+        self, observations: Sequence[str], admissible: Sequence[list[str]]
+    ) -> list[tuple[str, str]]:
+        """See `Team`."""
+        return [
+            player.act(text, commands) if commands else ("", "")
+            for player, text, commands in zip(self._players, observations, admissible)
+        ]
+
+
 class Settings(NamedTuple):
     """What is to be played and how."""
 
@@ -82,21 +101,32 @@ class Settings(NamedTuple):
     seed: int
     horizon: int
     workers: int
+    decoding: str = "free"
 
 
-def check_agent(name: str, temperature: float) -> None:
-    """Refuses agents that do not exist and temperatures that would do nothing.
+def check_agent(name: str, temperature: float, decoding: str = "free") -> None:
+    """Refuses agents that do not exist, temperatures and decodings that would do nothing.
 
     Args:
         name: as on the command line.
         temperature: 0 is greedy.
+        decoding: free, or constrained to the admissible commands.
 
     Raises:
-        ValueError: with the known names, or the rule for temperatures.
+        ValueError: with the known names, or the rule that is broken.
     """
-    known = ["random", "expert", "omniscient", *(f"planner:{planner}" for planner in PLANNERS)]
-    if name not in known:
-        raise ValueError(f"--agent {name}: unknown; known agents: {', '.join(known)}")
+    planners = [f"planner:{planner}" for planner in (*PLANNERS, *PACKAGED)]
+    known = ["random", "expert", "omniscient", *planners]
+    is_model = _planner_model(name) is not None
+    if name not in known and not is_model:
+        raise ValueError(
+            f"--agent {name}: unknown; known agents: {', '.join(known)}, planner:FOLDER of a run"
+        )
+    if decoding != "free" and not is_model:
+        raise ValueError(
+            f"--decoding {decoding}: agent {name} generates no text; those that do: "
+            f"{', '.join(f'planner:{planner}' for planner in PACKAGED)}, planner:FOLDER"
+        )
     if temperature < 0:
         raise ValueError(f"--temperature {temperature}: must not be negative")
     if temperature > 0 and name not in _SAMPLING:
@@ -150,40 +180,53 @@ def play_panel(panel: Panel, settings: Settings) -> list[Episode]:
         env = WorkerEnv(len(games), settings.workers, horizon=settings.horizon)
     else:
         env = BatchEnv(len(games), horizon=settings.horizon)
+    player = make_model_player(settings)
     try:
-        return _play(env, games, settings)
+        episodes = play(env, games, lambda openings: make_team(settings, player, games, openings))
     finally:
         env.close()
+    for note in player.notes() if player else ():
+        print(f"note: {note}", file=sys.stderr)
+    return episodes
 
 
-def _play(env: TextEnv, games: list[Game], settings: Settings) -> list[Episode]:
-    observations, info = env.reset(games)
-    players = [make_player(settings, *item) for item in zip(range(len(games)), games, observations)]
-    episodes = [
-        Episode(game.name, game.task.kind if game.task else "other", game.task_text, [text], [],
-                [], [], False)
-        for game, text in zip(games, observations)
-    ]  # fmt: skip
-    while any(info.admissible):
-        running = [bool(commands) for commands in info.admissible]
-        chosen = [
-            player.act(text, commands) if commands else ("", "")
-            for player, text, commands in zip(players, observations, info.admissible)
-        ]
-        step = env.step([command for command, _ in chosen])
-        observations, info = step.observations, step.info
-        for slot, (command, subgoal) in enumerate(chosen):
-            if running[slot]:
-                episodes[slot].commands.append(command)
-                episodes[slot].subgoals.append(subgoal)
-                episodes[slot].valid.append(bool(info.valid[slot]))
-                episodes[slot].observations.append(observations[slot])
-    if info.lost.any():
-        raise DataError(
-            f"{int(info.lost.sum())} of {len(games)} episodes were cut off because their worker "
-            "hung or died; a score without them would not be that of the panel"
-        )
-    return [episode._replace(won=bool(won)) for episode, won in zip(episodes, info.won)]
+def make_model_player(settings: Settings) -> HouseholdPlayer | None:
+    """The trained planner that the agent is; None if it is none."""
+    name = _planner_model(settings.agent)
+    if name is None:
+        return None
+    is_constrained = settings.decoding == "constrained"
+    return HouseholdPlayer(load_planner(name).playing(), is_constrained=is_constrained)
+
+
+def make_team(
+    settings: Settings,
+    player: HouseholdPlayer | None,
+    games: Sequence[Game],
+    openings: Sequence[str],
+) -> Team:
+    """Fresh agents, one for each game.
+
+    Args:
+        settings: which agent.
+        player: a planner model, which plays all games in one batch.
+        games: what is played.
+        openings: the first observations.
+
+    Returns:
+        The team.
+    """
+    if player is not None:
+        return ModelTeam(player, openings)
+    numbered = zip(range(len(games)), games, openings)
+    return PlayerTeam([make_player(settings, *item) for item in numbered])
+
+
+def _planner_model(agent: str) -> str | None:
+    """Name or folder of the trained planner that an agent is; None if it is none."""
+    name = agent.removeprefix("planner:")
+    is_trained = name in PACKAGED or (Path(name) / DESCRIPTION_FILE).is_file()
+    return name if agent.startswith("planner:") and is_trained else None
 
 
 def replay_on_stock(panel: Panel, episodes: Sequence[Episode], horizon: int) -> list[str]:
@@ -224,6 +267,7 @@ def report(panel: Panel, settings: Settings, scores: dict[str, Score]) -> dict:
         "text_versions": sorted({game.wording.version for game, _ in panel.games}),
         "horizon": settings.horizon,
         "agent": settings.agent,
+        "decoding": settings.decoding,
         "temperature": settings.temperature,
         "seed": settings.seed,
         "scores": {kind: part.as_dict() for kind, part in scores.items()},
@@ -252,10 +296,20 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--agent", required=True, help="random, expert, omniscient, or planner:NAME")
+    add(
+        "--agent",
+        required=True,
+        help="random, expert, omniscient, planner:NAME, or planner:FOLDER of a trained one",
+    )
     add("--panel", required=True, choices=PANELS, help="the fixed set of games")
     add("--data", type=Path, help="folder with the games (default: $ALFWORLD_DATA)")
     add("--horizon", type=int, default=DEFAULT_HORIZON, help="steps per game (default 50)")
+    add(
+        "--decoding",
+        choices=("free", "constrained"),
+        default="free",
+        help="of trained planners: anything, or admissible commands only (default free)",
+    )
     add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     add("--seed", type=int, default=0, help="of agents that sample (default 0)")
     add("--workers", type=int, default=0, help="processes; 0 plays in this one (default)")
@@ -270,10 +324,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     settings = Settings(
-        options.agent, options.temperature, options.seed, options.horizon, options.workers
-    )
+        options.agent, options.temperature, options.seed, options.horizon, options.workers,
+        options.decoding,
+    )  # fmt: skip
     try:
-        check_agent(settings.agent, settings.temperature)
+        check_agent(settings.agent, settings.temperature, settings.decoding)
         if options.horizon < 1 or options.workers < 0:
             raise ValueError(
                 f"--horizon {options.horizon} must be at least 1 and --workers "

@@ -1,12 +1,14 @@
-"""Rounds of household games played by a planner model, and what an expert says of them."""
+"""Household games played side by side by a team of agents, and what an expert says of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from envs.text.bridge import BatchEnv
+from envs.text.data import DataError
 from envs.text.engine import admissible_commands, step
 from envs.text.game import Game
 from envs.text.noisy import Reached
-from envs.text.protocol import DEFAULT_HORIZON
+from envs.text.protocol import DEFAULT_HORIZON, TextEnv
 from envs.text.scores import Episode
 from envs.text.searching import SearchingExpert
 from experiments.alfworld_data import with_goal
@@ -14,47 +16,96 @@ from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.training.written import LabelledTurn
 
 
-def play_games(
-    player: HouseholdPlayer,
+class Team(Protocol):
+    """Agents in the middle of their episodes, one each."""
+
+    def act(
+        self, observations: Sequence[str], admissible: Sequence[list[str]]
+    ) -> list[tuple[str, str]]:
+        """Of each agent the command and the sub-goal it serves; ("", "") where its game is over."""
+        ...
+
+
+class ModelTeam:
+    """One planner model plays all games.
+
+    Args (of the constructor):
+        player: the model.
+        openings: the first observations.
+    """
+
+    def __init__(self, player: HouseholdPlayer, openings: Sequence[str]) -> None:
+        self._player = player
+        self._subgoals = [""] * len(openings)
+        player.begin(openings)
+
+    def act(
+        self, observations: Sequence[str], admissible: Sequence[list[str]]
+    ) -> list[tuple[str, str]]:
+        """See `Team`; a sub-goal is kept until the model names another."""
+        replies = self._player.act(observations, admissible)
+        self._subgoals = [r.subgoal or before for r, before in zip(replies, self._subgoals)]
+        return [(r.command, subgoal) for r, subgoal in zip(replies, self._subgoals)]
+
+
+def play(
+    env: TextEnv,
     games: Sequence[Game],
-    goals: Sequence[str],
-    horizon: int = DEFAULT_HORIZON,
+    gather: Callable[[list[str]], Team],
+    goals: Sequence[str] | None = None,
 ) -> list[Episode]:
     """Plays every game once, all of them side by side.
 
     Args:
-        player: who plays.
+        env: with one environment for each game.
         games: what is played.
-        goals: another wording of each game's task for the player; "" keeps it.
-        horizon: steps after which an episode is lost.
+        gather: makes the team from the first observations.
+        goals: another wording of each game's task; "" keeps it.
 
     Returns:
         One episode per game, in the order of the games.
+
+    Raises:
+        DataError: an episode was cut off because its worker hung or died.
     """
-    env = BatchEnv(len(games), horizon=horizon)
     observations, info = env.reset(games)
-    player.begin([
-        with_goal(text, goal) if goal else text for text, goal in zip(observations, goals)
-    ])  # fmt: skip
+    goals = goals or [""] * len(games)
+    openings = [with_goal(text, goal) if goal else text for text, goal in zip(observations, goals)]
+    team = gather(openings)
     episodes = [
         Episode(game.name, game.task.kind if game.task else "other", goal or game.task_text,
                 [text], [], [], [], False)
-        for game, goal, text in zip(games, goals, observations)
+        for game, goal, text in zip(games, goals, openings)
     ]  # fmt: skip
-    subgoals = [""] * len(games)
+    observations = openings
     while any(info.admissible):
         running = [bool(commands) for commands in info.admissible]
-        replies = player.act(observations, info.admissible)
-        taken = env.step([reply.command for reply in replies])
+        chosen = team.act(observations, info.admissible)
+        taken = env.step([command for command, _ in chosen])
         observations, info = taken.observations, taken.info
-        for slot, reply in enumerate(replies):
+        for slot, (command, subgoal) in enumerate(chosen):
             if running[slot]:
-                subgoals[slot] = reply.subgoal or subgoals[slot]
-                episodes[slot].commands.append(reply.command)
-                episodes[slot].subgoals.append(subgoals[slot])
+                episodes[slot].commands.append(command)
+                episodes[slot].subgoals.append(subgoal)
                 episodes[slot].valid.append(bool(info.valid[slot]))
                 episodes[slot].observations.append(observations[slot])
+    if info.lost.any():
+        raise DataError(
+            f"{int(info.lost.sum())} of {len(games)} episodes were cut off because their worker "
+            "hung or died; a score without them would not be that of the panel"
+        )
     return [episode._replace(won=bool(won)) for episode, won in zip(episodes, info.won)]
+
+
+def play_games(
+    player: HouseholdPlayer,
+    games: Sequence[Game],
+    goals: Sequence[str] | None = None,
+    horizon: int = DEFAULT_HORIZON,
+) -> list[Episode]:
+    """`play`, by one model in this process."""
+    env = BatchEnv(len(games), horizon=horizon)
+    return play(env, games, lambda openings: ModelTeam(player, openings), goals)
 
 
 def label_episode(game: Game, episode: Episode) -> tuple[str, list[LabelledTurn]]:

@@ -124,6 +124,16 @@ class HouseholdPlayer:
                 replies[number] = reply
         return replies
 
+    def notes(self) -> list[str]:
+        """A line for each thing that a reader of the results should know."""
+        told = [getattr(self.model.tokenizer, "describe_missing", str)()]
+        if self.overflows:
+            told.append(
+                f"the context of {self.slots} tokens overflowed {self.overflows} times; the oldest "
+                "turns were dropped, never the task"
+            )
+        return [line for line in told if line]
+
     def _encode_opening(self, text: str) -> list[int]:
         return list(self.model.tokenizer.encode(self.model.style.opening(text)))
 
