@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from envs.text.alfworld import StockEnv, stock_version, written_game
 from envs.text.bridge import BatchEnv
 from envs.text.data import DataError
+from envs.text.describe import opening_text
 from envs.text.game import Game
 from envs.text.household import presence
 from envs.text.omniscient import shortest_plan
@@ -220,6 +221,20 @@ def make_team(
         return ModelTeam(player, openings)
     numbered = zip(range(len(games)), games, openings)
     return PlayerTeam([make_player(settings, *item) for item in numbered])
+
+
+def lone_agent(
+    name: str, seed: int, game: Game
+) -> Callable[[list[str], list[list[str]]], list[tuple[str, str]]]:
+    """One agent for one game, greedy and free, as `envs.text.play` watches it.
+
+    Raises:
+        ValueError: there is no such agent.
+    """
+    check_agent(name, 0.0)
+    settings = Settings(name, 0.0, seed, DEFAULT_HORIZON, 0)
+    opening = opening_text(game, game.initial)
+    return make_team(settings, make_model_player(settings), [game], [opening]).act
 
 
 def _planner_model(agent: str) -> str | None:

@@ -1,7 +1,12 @@
-"""Play a household game in the terminal: ``python -m envs.text.play [GAME]``."""
+"""Play a household game in the terminal: ``python -m envs.text.play [GAME]``.
+
+``--watch planner:tiny`` lets an agent of `experiments.evaluate_text` play instead.
+"""
 
 import argparse
+import importlib
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +16,7 @@ from envs.text.game import Game, load_game
 from envs.text.generator import generate_games
 from envs.text.omniscient import shortest_plan
 from envs.text.pddl import GameFileError
+from envs.text.protocol import DEFAULT_HORIZON
 
 _HELP = "type a command; ? lists those possible, hint shows the way, undo goes back, quit leaves"
 
@@ -53,12 +59,49 @@ def play(game: Game, read: Callable[[str], str], write: Callable[[str], None]) -
     return True
 
 
+Act = Callable[[list[str], list[list[str]]], list[tuple[str, str]]]
+
+
+def watch(game: Game, act: Act, write: Callable[[str], None], pause: Callable[[], None]) -> bool:
+    """Shows how an agent plays.
+
+    Args:
+        game: what is played.
+        act: gives (command, sub-goal) for a batch of one: the texts printed last, and what can be
+            done now.
+        write: shows a text.
+        pause: called before each command.
+
+    Returns:
+        Whether the game was won within the horizon.
+    """
+    state, text, aim = game.initial, opening_text(game, game.initial), ""
+    write(text)
+    for number in range(DEFAULT_HORIZON):
+        ((command, subgoal),) = act([text], [admissible_commands(game, state)])
+        if subgoal != aim:
+            aim = subgoal
+            write(f"    ({aim})")
+        pause()
+        state, text, _, _ = step(game, state, command)
+        write(f"[{number}] > {command}\n{text}")
+        if state.won:
+            write(f"Done, in {number + 1} steps.")
+            return True
+    write(f"Not done in {DEFAULT_HORIZON} steps.")
+    return False
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; see ``--help``."""
     parser = argparse.ArgumentParser(prog="python -m envs.text.play", description=__doc__)
     parser.add_argument("game", nargs="?", type=Path, help="a game.tw-pddl (default: a new game)")
     parser.add_argument("--seed", type=int, default=0, help="of the new game (default 0)")
+    parser.add_argument("--watch", metavar="AGENT", help="let an agent play, e.g. planner:tiny")
+    parser.add_argument("--delay", type=float, help="seconds between its commands (default 0.7)")
     options = parser.parse_args(arguments)
+    if options.delay is not None and not (options.watch and options.delay >= 0):
+        parser.error(f"--delay {options.delay:g}: goes with --watch and is at least 0")
     try:
         if options.game:
             game = load_game(options.game)
@@ -66,10 +109,19 @@ def main(arguments: list[str] | None = None) -> int:
             # One of each task type, so that the seed decides the type as well.
             *_, made = generate_games(options.seed % 6 + 1, options.seed)
             game = made.game
-    except GameFileError as error:
+        act = _agent(options.watch, options.seed, game) if options.watch else None
+    except (GameFileError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if act is not None:
+        delay = 0.7 if options.delay is None else options.delay
+        return 0 if watch(game, act, print, lambda: time.sleep(delay)) else 1
     return 0 if play(game, input, print) else 1
+
+
+def _agent(name: str, seed: int, game: Game) -> Act:
+    # Agents stand above the environments, which must not import them: looked up by name.
+    return importlib.import_module("experiments.evaluate_text").lone_agent(name, seed, game)
 
 
 if __name__ == "__main__":
