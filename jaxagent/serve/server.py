@@ -188,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the standard library refuses by itself, in the same form as the rest."""
-        self.close_connection = self._body_read = True
+        self.close_connection, self._body_read, self._begun = True, True, False
         self._refuse(ApiError(code, message or "the request cannot be read"))
 
     def _answer(self) -> None:
