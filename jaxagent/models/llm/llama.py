@@ -263,7 +263,11 @@ class Llama(nn.Module):
         Returns:
             Features after the last norm, not yet logits; the features of padding mean nothing.
             The cache is None where none was given.
+
+        Raises:
+            ValueError: positions, segment_ids or the cache are of another batch than the tokens.
         """
+        _require_shapes(tokens, positions, segment_ids, cache)
         batch, length = tokens.shape
         if segment_ids is None:
             segment_ids = jnp.ones((batch, length), jnp.int32)
@@ -299,6 +303,24 @@ class Llama(nn.Module):
             hidden,
             self.embedding.astype(hidden.dtype),
             preferred_element_type=jnp.float32,
+        )
+
+
+def _require_shapes(
+    tokens: Int[Array, "B L"],
+    positions: Int[Array, "B L"] | None,
+    segment_ids: Int[Array, "B L"] | None,
+    cache: KVCache | None,
+) -> None:
+    for name, given in (("positions", positions), ("segment_ids", segment_ids)):
+        if given is not None and given.shape != tokens.shape:
+            raise ValueError(
+                f"{name} must have the shape of tokens {list(tokens.shape)}, "
+                f"found {list(given.shape)}"
+            )
+    if cache is not None and cache.length.shape[0] != tokens.shape[0]:
+        raise ValueError(
+            f"the cache holds {cache.length.shape[0]} rows, the tokens are {tokens.shape[0]}"
         )
 
 

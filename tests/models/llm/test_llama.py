@@ -150,6 +150,19 @@ def test_a_token_that_sees_nothing_has_finite_features_and_gradients():
     assert jnp.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"positions": jnp.zeros((1, 4), int)}, r"positions must .* \[2, 4\], found \[1, 4\]"),
+        ({"segment_ids": jnp.ones((2, 3), int)}, r"segment_ids must .* found \[2, 3\]"),
+        ({"cache": KVCache.create(SMALL, 3, 8)}, "the cache holds 3 rows, the tokens are 2"),
+    ],
+)
+def test_arguments_of_another_batch_are_named(small, given, message):
+    with pytest.raises(ValueError, match=message):
+        hidden(small, ids(2, 4), **given)
+
+
 def test_rematerialised_layers_have_the_same_gradient(small):
     tokens = ids(2, 9)
 
