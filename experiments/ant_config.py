@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from envs.ant import TASKS
 from envs.brax_env import BACKENDS
 from jaxagent.agents.ppo import PPOConfig
+from jaxagent.planning.backends import check_planner
 from jaxagent.planning.guidance import GuidanceConfig
 from jaxagent.training.config import (
     RunConfig,
@@ -24,6 +25,7 @@ DESCRIPTION = (
     "evaluation is without guidance."
 )
 PRESETS = ("auto", "cpu", "gpu")
+PLAN_FILES = (".yaml", ".yml", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,13 @@ class AntConfig:
     backend: str = "spring"
     """Physics: spring, positional, generalized or mjx."""
     planner: str = "rule"
-    """Who plans sub-goals for the plan terms: rule (a straight line), or a YAML / JSON file."""
+    """Who plans sub-goals for the plan terms: rule (a straight line), a YAML / JSON file, or a
+    language model: smollm2-135m, a Hugging Face folder, a .gguf file, openai or openai:MODEL
+    (OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL are read from the environment)."""
+    replan_patience: int = 3
+    """Evaluations without progress along its plan after which a language model is asked again."""
+    planner_wait: bool = False
+    """Stand still at evaluations until a language model has answered: runs can be repeated."""
     preset: str = "auto"
     """Sizes for cpu or gpu; auto is gpu where there is an accelerator."""
     config: str | None = None
@@ -67,8 +75,34 @@ class AntConfig:
         if self.compare and self.removal_test:
             raise ValueError("compare and removal_test cannot be combined: choose one")
         self.ppo.check_batch(self.run.num_envs, self.run.unroll_length)
-        if self.planner != "rule" and not pathlib.Path(self.planner).is_file():
-            raise ValueError(f"planner ({self.planner}) must be rule or an existing plan file")
+        check_planner(self.planner)
+        self._check_model()
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether a language model plans."""
+        return self.planner != "rule" and pathlib.Path(self.planner).suffix not in PLAN_FILES
+
+    def _check_model(self) -> None:
+        if self.replan_patience < 1:
+            raise ValueError(f"replan_patience ({self.replan_patience}) must be at least 1")
+        if not self.asks_model:
+            if self.planner_wait or self.replan_patience != AntConfig.replan_patience:
+                raise ValueError(
+                    f"planner_wait and replan_patience need a language model, not planner "
+                    f"({self.planner})"
+                )
+            return
+        if self.task != "corner" or not self.guidance.needs_plan:
+            raise ValueError(
+                f"planner ({self.planner}) needs task corner, not {self.task}, and guidance_terms "
+                f"that read a plan, not {', '.join(self.guidance.guidance_terms) or 'none'}"
+            )
+        if self.distill_from:
+            raise ValueError(
+                f"planner ({self.planner}) and distill_from cannot be combined: a student is "
+                "unguided"
+            )
 
     @property
     def num_updates(self) -> int:

@@ -4,24 +4,27 @@ R_total = R_env + lambda * R_guidance, the three always logged apart, every eval
 guidance. Two tasks: `run` (Brax's reward) and `corner` (sparse: arrive within 1 m of (10, 10)).
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
 
-from envs.ant import CORNER, ant
+from envs.ant import ant
 from envs.brax_env import BraxSimulator
 from envs.skeleton import skeleton
 from envs.vector import VectorEnv
 from experiments.ant_config import AntConfig, continued, read_command_line
+from experiments.ant_plan import EAST, begin_plan, make_guide, plan_beforehand, plan_capacity
 from jaxagent.agents.ppo import PPO
+from jaxagent.planning.goal_planner import describe_plan
 from jaxagent.planning.guidance import Guidance
-from jaxagent.planning.plans import dump_plan, load_plan
-from jaxagent.planning.rules import FixedPlanner, RulePlanner
+from jaxagent.planning.plan_guide import PlanGuide
+from jaxagent.planning.plans import dump_plan
 from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.config import (
     overlay,
@@ -42,35 +45,26 @@ from jaxagent.training.evaluate import write_report
 from jaxagent.training.interruption import Interrupted
 from jaxagent.training.loop import Arm, NonFiniteTraining
 from jaxagent.training.metrics import read_metrics
+from jaxagent.training.plan_follower import PLAN_FILE, PlanFollower
 from jaxagent.training.plots import plot_curves, plot_paths
 from jaxagent.training.progress import Reporter
 from jaxagent.training.render import write_gif, write_html
 from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder, write_config
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 from jaxagent.training.trials import ARMS, compare_arms, removal_test
-from jaxagent.types import Plan, Planner, Simulator
-
-EAST = (1000.0, 0.0)  # where `run` runs to, metres
+from jaxagent.types import Plan, Simulator
 
 
-def make_planner(config: AntConfig) -> Planner:
-    """The planner that the configuration names.
-
-    Raises:
-        ValueError: the plan file is refused.
-    """
-    if config.planner != "rule":
-        return FixedPlanner(load_plan(config.planner))
-    return RulePlanner(CORNER if config.task == "corner" else EAST)
-
-
-def build(config: AntConfig, layout: Layout, teacher=None) -> tuple[Trainer, Plan]:
+def build(
+    config: AntConfig, layout: Layout, teacher=None, plan: Plan | None = None
+) -> tuple[Trainer, Plan]:
     """Bind environments, agent and guidance.
 
     Args:
         config: what to build.
         layout: devices.
         teacher: action distribution to distil from.
+        plan: to begin with; None is the one that can be made without a language model.
     """
     simulator = ant(config.task, config.backend)
     run = config.run
@@ -79,7 +73,7 @@ def build(config: AntConfig, layout: Layout, teacher=None) -> tuple[Trainer, Pla
             f"evaluation_episodes ({run.evaluation_episodes}) must be divisible by the number of "
             f"devices ({layout.size})"
         )
-    plan = make_planner(config).plan(config.task, (0.0, 0.0))
+    plan = plan or plan_beforehand(config)
     evaluation_chunk = (
         local_chunk(run.evaluation_episodes // layout.size) if layout.chunk_size else None
     )
@@ -92,7 +86,11 @@ def build(config: AntConfig, layout: Layout, teacher=None) -> tuple[Trainer, Pla
         teacher=teacher,
     )
     guidance = Guidance(
-        config.guidance, plan, discount_factor=config.ppo.discount_factor, axis_name=AXIS
+        config.guidance,
+        plan,
+        discount_factor=config.ppo.discount_factor,
+        axis_name=AXIS,
+        plan_capacity=plan_capacity(config),
     )
     trainer = Trainer(
         env=VectorEnv(simulator, run.episode_length, layout.chunk_size),
@@ -190,7 +188,9 @@ def describe(config: AntConfig, layout: Layout, trainer: Trainer, plan: Plan) ->
         for x in jax.tree.leaves((like.agent.policy_params, like.agent.critic_params))
     )
     guidance = ", ".join(config.guidance.guidance_terms) or "none"
-    if config.guidance.needs_plan:
+    if config.asks_model:
+        guidance += f", planned by {config.planner}"
+    elif config.guidance.needs_plan:
         guidance += f", {len(plan.sub_goals)} sub-goals by {plan.source}"
     return (
         f"task {config.task} ({trainer.env.observation_size} observations, "
@@ -206,26 +206,38 @@ def describe(config: AntConfig, layout: Layout, trainer: Trainer, plan: Plan) ->
 
 def train_arms(config: AntConfig, folder: pathlib.Path, layout: Layout, reporter: Reporter) -> None:
     """Train what the configuration asks for, in its folder, to the end."""
+    guide = make_guide(config, folder)
+    with guide or contextlib.nullcontext():
+        _train_arms(config, folder, layout, reporter, guide)
+
+
+def _train_arms(
+    config: AntConfig,
+    folder: pathlib.Path,
+    layout: Layout,
+    reporter: Reporter,
+    guide: PlanGuide | None,
+) -> None:
+    arms = {arm: folder / arm for arm in ARMS} if config.compare else {ARMS[0]: folder}
+    first_arm = arms[ARMS[0]]
     simulator = ant(config.task, config.backend)
     teacher = (
         load_teacher(pathlib.Path(config.distill_from), simulator) if config.distill_from else None
     )
-    trainer, plan = build(config, layout, teacher)
+    if guide:
+        reporter.say(f"asking {config.planner} for a plan")
+    trainer, plan = build(config, layout, teacher, begin_plan(config, guide, first_arm))
+    plans = PlanFollower(guide, trainer, first_arm) if guide else None
     reporter.say(describe(config, layout, trainer, plan))
     reporter.say(f"run folder: {folder}")
-    plain = to_plain(config)
-    arms = {arm: folder / arm for arm in ARMS} if config.compare else {ARMS[0]: folder}
-    for place in dict.fromkeys((folder, *arms.values())):
-        write_config(place, plain)
-        if jax.process_index() == 0:
-            write_report(place / "plan.json", dump_plan(plan))
+    open_folders(config, dict.fromkeys((folder, *arms.values())), plan)
     seeds = range(config.run.seed, config.run.seed + config.run.num_seeds)
     programs = trainer.compile(trainer.init(list(seeds)))
     reporter.say(f"compiled in {programs.compile_seconds:.0f} s")
 
-    def curves(where: pathlib.Path, evaluation: Evaluation) -> None:
-        title = f"{where.name}: {config.task}, {config.guidance.lambda_schedule} lambda"
-        plot_curves(where / "curves.png", read_metrics(where / "metrics.jsonl"), title)
+    def draw(where: pathlib.Path, evaluation: Evaluation) -> None:
+        followed = guide.plan if guide else plan
+        draw_curves(config, where, followed if where == first_arm else None)
         latest[where] = evaluation
 
     latest: dict[pathlib.Path, Evaluation] = {}
@@ -233,8 +245,14 @@ def train_arms(config: AntConfig, folder: pathlib.Path, layout: Layout, reporter
         if config.compare:
             reporter.say(f"arm: {arm}")
         guided = arm == ARMS[0] and teacher is None
-        training = Arm(trainer, programs, config.run, place, reporter, guided, curves, plain)
+        training = Arm(
+            trainer, programs, config.run, place, reporter, guided, draw, to_plain(config),
+            plans=plans if guided else None,
+        )  # fmt: skip
         state, _ = training.train(resume=config.resume)
+        if plans and guided:
+            plan = plans.guide.plan
+            reporter.say(plans.tell())
         if place in latest:  # process 0
             picture(place, simulator, latest[place], plan, f"{config.task}, {arm}")
         if config.removal_test:
@@ -244,6 +262,22 @@ def train_arms(config: AntConfig, folder: pathlib.Path, layout: Layout, reporter
         compare_arms(
             folder, f"{config.task}: with and without guidance", success, threshold, reporter
         )
+
+
+def open_folders(config: AntConfig, folders: Iterable[pathlib.Path], plan: Plan) -> None:
+    """Write what is known before training: the configuration, and the plan it begins with."""
+    for place in folders:
+        write_config(place, to_plain(config))
+        if jax.process_index() == 0:
+            write_report(place / PLAN_FILE, dump_plan(plan))
+
+
+def draw_curves(config: AntConfig, folder: pathlib.Path, plan: Plan | None) -> None:
+    """Write curves.png, with the plan that is followed now under it."""
+    title = f"{folder.name}: {config.task}, {config.guidance.lambda_schedule} lambda"
+    followed = plan if config.guidance.needs_plan else None
+    caption = f"plan: {describe_plan(followed)}" if followed else ""
+    plot_curves(folder / "curves.png", read_metrics(folder / "metrics.jsonl"), title, caption)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

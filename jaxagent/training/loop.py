@@ -16,6 +16,7 @@ from jaxagent.training.curriculum import Curriculum
 from jaxagent.training.evaluate import Report, evaluate, fetch
 from jaxagent.training.interruption import Interrupted, watch_signals
 from jaxagent.training.metrics import MetricsLog
+from jaxagent.training.plan_follower import PlanFollower
 from jaxagent.training.progress import Reporter
 from jaxagent.training.trainer import Evaluation, Programs, Trainer, TrainState
 
@@ -45,6 +46,7 @@ class Arm:
         config: what Weights & Biases shows.
         prepare: called once with the fresh state of a new run, for a warm start.
         curriculum: what moves the difficulty between iterations; None keeps it.
+        plans: who changes the plan after evaluations; None keeps it.
     """
 
     trainer: Trainer
@@ -57,6 +59,7 @@ class Arm:
     config: dict = dataclasses.field(default_factory=dict)
     prepare: Callable[[TrainState], TrainState] = lambda state: state
     curriculum: Curriculum | None = None
+    plans: PlanFollower | None = None
 
     def train(self, resume: bool) -> tuple[TrainState, Report]:
         """Run to the end.
@@ -97,6 +100,8 @@ class Arm:
             if self.curriculum:
                 self.curriculum.restore(host["curriculum"])
                 state = self.curriculum.begin(self.trainer, state)
+            if self.plans:
+                self.plans.restore(host["plans"])
             return state, self._done
         state = self.prepare(self.trainer.init(list(seeds)))
         if self.curriculum:
@@ -169,9 +174,21 @@ class Arm:
             state = state.replace(guidance=guidance)
             self._write("evaluation", report.metrics() | {"seconds": self._seconds})
         self.reporter.evaluated(steps, report)
+        if log and self.plans:
+            state = self._review_plan(state, evaluation, self.plans)
         if jax.process_index() == 0:
             self.draw(self.folder, evaluation)
         return state, report
+
+    def _review_plan(
+        self, state: TrainState, evaluation: Evaluation, plans: PlanFollower
+    ) -> TrainState:
+        number = -(-self._done // self.run.evaluation_interval)  # the last may come early
+        state, reason = plans.review(state, number, evaluation)
+        if reason:
+            steps = self._done * self.run.num_envs * self.run.unroll_length
+            self.reporter.say(f"{steps:>11,} steps   new plan ({reason}): {plans.describe()}")
+        return state
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self._log:
@@ -184,6 +201,7 @@ class Arm:
             "seconds": self._seconds,
             "audit": self._audit.snapshot(),
             "curriculum": self.curriculum and self.curriculum.snapshot(),
+            "plans": self.plans and self.plans.snapshot(),
         }
 
     def _save(self, state: TrainState) -> None:

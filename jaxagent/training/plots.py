@@ -26,13 +26,16 @@ _PANELS = (
 )
 
 
-def plot_curves(path: pathlib.Path, records: Sequence[dict[str, Any]], title: str) -> None:
+def plot_curves(
+    path: pathlib.Path, records: Sequence[dict[str, Any]], title: str, caption: str = ""
+) -> None:
     """Draw the run's curves: evaluations, and every measure that its training has.
 
     Args:
         path: PNG.
         records: of metrics.jsonl.
         title: above all.
+        caption: below all, the plan in words for example.
     """
     train = [r for r in records if r["kind"] == "train"]
     evaluations = [r for r in records if r["kind"] == "evaluation"]
@@ -43,6 +46,8 @@ def plot_curves(path: pathlib.Path, records: Sequence[dict[str, Any]], title: st
     figure = _figure((4.0 * columns, 7.5))
     axes = list(figure.subplots(2, columns).flat)
     figure.suptitle(title, wrap=True, fontsize=10)
+    if caption:
+        figure.supxlabel(caption, wrap=True, fontsize=9)
     first, *others = axes
     _returns(first, evaluations, "C0", "without guidance")
     first.set_title("evaluated return, without guidance", fontsize=9)

@@ -112,6 +112,19 @@ class Trainer:
         )
         return Programs(iterate, evaluate, observe, seconds)
 
+    def compile_change_plan(self) -> Callable[[Any, Any, Float[Array, "S B 2"]], Any]:
+        """What gives a guidance state another plan, the same for all seeds.
+
+        Raises:
+            ValueError: the plan is compiled in.
+        """
+        if self.guidance is None or self.guidance.plan_capacity is None:
+            raise ValueError("a plan that is compiled in cannot be changed: give plan_capacity")
+        return jax.jit(
+            jax.vmap(self.guidance.change_plan, in_axes=(0, None, 0)),
+            out_shardings=self._placed(self.specs().guidance),
+        )
+
     def compile_evaluation(
         self, state: TrainState
     ) -> Callable[[Any, Int[Array, " S"]], Evaluation]:
@@ -143,6 +156,7 @@ class Trainer:
                 moments=one,
                 adaptive=one,
                 switch=one,  # type: ignore[arg-type]
+                plan=None if self.guidance.plan_capacity is None else one,
             )
         return TrainState(
             agent=one,
