@@ -15,7 +15,7 @@ from envs.text.game import Game
 from envs.text.household import household
 from envs.text.noisy import Noise, demonstrate_noisily
 from jaxagent.models.llm.words import WordTokenizer, words_of
-from jaxagent.planning.household_format import compact_words
+from jaxagent.planning.household_format import compact_words, plain_words
 from jaxagent.training.packing import Shape, TokenBatch, TokenEpisode, pack
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
 
@@ -101,7 +101,7 @@ def plain_tokenizer(games: Sequence[Game], more_words: Sequence[str] = ()) -> Wo
             words |= set(words_of(demonstration.opening))
             for turn in demonstration.turns:
                 words |= set(words_of(f"{turn.label} {turn.subgoal} {turn.observation}"))
-    return WordTokenizer(sorted(words | set(more_words) | {"\n", ">", ":", "keep", "switch"}))
+    return WordTokenizer(sorted(words | set(more_words) | set(plain_words())))
 
 
 def human_goals(path: Path) -> list[str]:

@@ -238,6 +238,12 @@ def compact_words() -> list[str]:
     return ["task", *tasks, *COMMAND_ARITY, *SUBGOAL_ARITY, KEEP, SWITCH, ">", *OBSERVATION_WORDS]
 
 
+def plain_words() -> list[str]:
+    """The words of all commands and sub-goals as the games word them, and of the plain formats."""
+    wordings = " ".join(wording for _, wording, _ in (*_VERBS, *_SUBGOALS)).replace("{}", "")
+    return [*dict.fromkeys(wordings.split()), KEEP, SWITCH, ":", ">", "\n"]
+
+
 def _compact_task(sentence: str) -> str:
     for name, pattern in _TASKS:
         found = re.fullmatch(pattern, sentence)
