@@ -82,6 +82,7 @@ class PlannerLog:
 
     def too_long(self, name: str, error: Exception) -> None:
         """Count a question that does not fit at all; say so the first time."""
+        self.count("questions")
         self.refuse("prompt_too_long")
         if self.count("unaskable") == 1:
             _log.warning("%s cannot be asked, the fallback plans: %s", name, error)

@@ -129,6 +129,7 @@ def test_a_source_that_fails_hands_over_and_is_then_left_alone():
         metrics = guidance.metrics()
         assert (metrics["asked"], metrics["failed"], metrics["answered"]) == (5, 2, 3)
         assert metrics["sources"]["model"]["breaker"] == "open"
+        assert metrics["sources"]["model"]["latency"] == 1.0  # to fail fast is not to be fast
         assert guidance.ask(at(0.0)).source == "rule"
         # Back again: the rule's answers do not hide the model.
         clock.now = 31.0
@@ -152,6 +153,7 @@ def test_a_slow_source_is_overtaken_and_its_late_answer_kept():
         advice = guidance.wait(at(0.0), timeout=60)
         metrics = guidance.metrics()
         assert (metrics["timeouts"], metrics["late"]) == (1, 0)
+        assert metrics["sources"]["slow"]["latency"] == pytest.approx(1.0 + 0.3 * (6.0 - 1.0))
         assert advice.answer in (plan_to(10.0), None)
         gate.open.release()
         gate.open.release()
@@ -183,6 +185,35 @@ def test_queues_are_bounded():
         assert (metrics["asked"], metrics["dropped"], metrics["pending"]) == (2, 3, 2)
         for _ in range(2):
             gate.open.release()
+
+
+def test_many_threads_ask_at_once():
+    errors = []
+
+    def ask_many(guidance, offset):
+        try:
+            for n in range(200):
+                advice = guidance.ask(at(float((n * 7 + offset) % 40) * 10))
+                assert advice.is_stale or advice.origin in ("exact", "bucket")
+        except BaseException as error:
+            errors.append(error)
+
+    # Far enough apart that no queue changes their order: who is asked is then decided.
+    sources = (Source("a", at_once, latency=0.0), Source("b", broken, quality=99.0, latency=0.0))
+    with service(*sources, settings=ServiceSettings(queue_length=100)) as guidance:
+        threads = [threading.Thread(target=ask_many, args=(guidance, n)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for n in range(40):
+            assert guidance.wait(at(n * 10.0), timeout=60).answer == plan_to(n * 10.0 + 10)
+        metrics = guidance.metrics()
+    assert errors == []
+    assert metrics["pending"] == 0
+    assert metrics["queries"] == 840
+    assert metrics["answered"] == 40  # however often a question is asked, it is asked once
+    assert all(source["waiting"] == 0 for source in metrics["sources"].values())
 
 
 def test_costs_add_up():

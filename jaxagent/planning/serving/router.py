@@ -85,7 +85,7 @@ class Router(Generic[Query, Answer]):
         self._lock = threading.Lock()
 
     def observe(self, name: str, seconds: float) -> None:
-        """Learn from a query that took so long, answered or not."""
+        """Learn from a query that took so long, to its answer or until it was given up."""
         with self._lock:
             self._latency[name] += self._smoothing * (seconds - self._latency[name])
 

@@ -325,6 +325,7 @@ class GuidanceService(Generic[Query, Answer]):
             if now - job.asked_at > self._settings.timeout:
                 self._counts["timeouts"] += 1
                 self._breakers[job.source].fail()
+                self._router.observe(job.source, now - job.asked_at)
                 self._route(job)
 
     def _work(self, source: Source[Query, Answer]) -> None:
@@ -334,8 +335,9 @@ class GuidanceService(Generic[Query, Answer]):
             answer = self._answer(source, job.query) if wanted else None
             with self._changed:
                 self._waiting[source.name] -= 1
-                if wanted:
+                if answer is not None:  # to fail fast is not to be fast
                     self._router.observe(source.name, self._clock() - begin)
+                if wanted:
                     self._finish(source, job, answer)
 
     def _is_at(self, job: _Job[Query], source: Source) -> bool:
