@@ -27,6 +27,11 @@ REPLY = json.dumps({"sub_goals": [{"skill": "walk_to", "x": 10, "y": 10}]})
 VIEW = PlannerView("put a egg in fridge", "You see a egg 1.", (), (), ("go to fridge 1",))
 
 
+needs_openai = pytest.mark.skipif(
+    importlib.util.find_spec("openai") is None, reason="the extra openai is not installed"
+)
+
+
 def test_a_folder_is_a_planner(tmp_path):
     save_model(tmp_path / "model", random_model(max_positions=2048))
     wander = GoalTask("wander", most=1)
@@ -38,6 +43,7 @@ def test_a_folder_is_a_planner(tmp_path):
     assert planner.log.summary()["accepted"] == 1
 
 
+@needs_openai
 def test_an_endpoint_is_a_planner(monkeypatch):
     with serving((429, {"retry-after": "0"}, "{}"), f"Gladly!\n```\n{REPLY}\n```") as endpoint:
         monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -52,6 +58,7 @@ def test_an_endpoint_is_a_planner(monkeypatch):
         assert asked["response_format"]["json_schema"]["schema"]["required"] == ["sub_goals"]
 
 
+@needs_openai
 def test_an_endpoint_that_is_down_leaves_the_rule_to_plan(monkeypatch, caplog):
     with serving("hi") as endpoint:
         url = endpoint.url
@@ -70,6 +77,7 @@ def test_an_endpoint_that_is_down_leaves_the_rule_to_plan(monkeypatch, caplog):
     ]
 
 
+@needs_openai
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -102,6 +110,7 @@ def test_rules_and_files_need_no_model(tmp_path):
         make_chat("rule")
 
 
+@needs_openai
 def test_sub_goals_of_text_by_an_endpoint(monkeypatch):
     with serving('{"verb": "take", "thing": "egg"}') as endpoint:
         monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -131,6 +140,7 @@ def test_names_are_checked_without_a_key_or_a_download(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     for name in ("rule", "openai", "openai:m", "smollm2-135m"):
         check_planner(name)
+    # Refused before the extra is even looked for.
     monkeypatch.delenv("OPENAI_MODEL", raising=False)
     with pytest.raises(ValueError, match="needs a model"):
         make_planner("openai", TASK, RULE)
