@@ -112,6 +112,8 @@ class Batcher:
         progress = {}
         for number, row in list(self._row_of.items()):
             reply = self._rows.replies[row]
+            if reply is None:
+                continue
             completion = reply.completion() if reply.finish_reason else None
             progress[number] = Progress(reply.new_text(), len(reply.tokens), completion)
             if completion:

@@ -9,7 +9,7 @@ generator.score(prompt, candidates)     # all candidates at once
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from jaxagent.models.llm.batching import Batcher
 from jaxagent.models.llm.constrain import Automaton, Packer, bucket
@@ -18,6 +18,7 @@ from jaxagent.models.llm.constrain_text import Rule, encode, string_set, verb_ob
 from jaxagent.models.llm.generate_reply import Completion, Prompt, Request
 from jaxagent.models.llm.generate_rows import RowBatch
 from jaxagent.models.llm.generate_steps import CAPACITY, Variables
+from jaxagent.models.llm.generate_weights import per_layer
 from jaxagent.models.llm.load import LanguageModel
 from jaxagent.models.llm.sampling import SamplingConfig
 from jaxagent.models.llm.scoring import CandidateScores, candidate_tree
@@ -39,10 +40,8 @@ class Generator:
 
     def __init__(self, model: LanguageModel, *, lora: Mapping[str, Any] | None = None) -> None:
         self.model = model
-        self.variables: Variables = {"params": model.params}
-        if lora is not None:
-            self.variables["lora"] = lora
         self._packer = Packer(model.config.vocab_size)
+        self.update(model.params, lora=lora)
 
     @property
     def end_token(self) -> int:
@@ -54,7 +53,7 @@ class Generator:
         token = self.model.tokenizer.eos_token_id
         if token is None:
             raise ValueError(f"the tokeniser of {self.model.name} has no end token (eos_token)")
-        return int(token)
+        return int(cast(int, token))
 
     def update(self, params: Mapping[str, Any], *, lora: Mapping[str, Any] | None = None) -> None:
         """Say things with other parameters from now on.
@@ -65,7 +64,8 @@ class Generator:
             params: of the same shapes.
             lora: low-rank terms; None removes them.
         """
-        self.variables = {"params": params} | ({} if lora is None else {"lora": lora})
+        variables = {"params": params} | ({} if lora is None else {"lora": lora})
+        self.variables: Variables = per_layer(variables)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt."""

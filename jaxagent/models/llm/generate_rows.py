@@ -4,9 +4,10 @@ The host side of `generate_steps`: what stands in the cache of each row, so that
 only what differs is read; room in the cache; which constraint each row is under; stop strings.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +93,11 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
+def with_slots(cache: KVCache, slots: int) -> KVCache:
+    """The cache with at least so many slots."""
+    return resize(cache, slots) if slots > cache.slots else cache
+
+
 class RowBatch:
     """A batch of rows over one cache.
 
@@ -113,6 +119,7 @@ class RowBatch:
         self._cache = KVCache.create(config, batch, self._slots_for(1))
         self._last = jnp.zeros((batch, config.hidden_size), config.dtype)
         self._rows = new_rows(np.zeros(batch), np.zeros(batch), np.full(batch, Finish.IDLE))
+        self._sampling = stack_sampling([_IDLE] * batch, [()] * batch)
         free = Constraints((None,) * batch, None, np.full(batch, FREE, np.int32))
         self._constraints, self._packer = free, packer
 
@@ -137,7 +144,6 @@ class RowBatch:
         """
         for request in requests.values():
             request.check(self.model.config.max_positions)
-        self._make_room(max(r.length for r in requests.values()))
         # The last token is read again even where the cache holds it: its features are needed.
         reused = {
             row: min(common_prefix(self.read(row), r.prompt), len(r.prompt) - 1)
@@ -145,7 +151,7 @@ class RowBatch:
         }
         keep = [reused.get(row, len(self.read(row))) for row in range(self.batch)]
         self._cache = rewind(self._cache, np.array(keep, np.int32))
-        self._read({row: list(r.prompt[reused[row] :]) for row, r in requests.items()})
+        self._read({row: list(r.prompt[reused[row] :]) for row, r in requests.items()}, keep)
         for row, request in requests.items():
             self._prompts[row], self._said[row] = list(request.prompt), []
             self.replies[row] = Reply(self.model.tokenizer, request, reused[row])
@@ -154,12 +160,14 @@ class RowBatch:
 
     def step(self, steps: int) -> None:
         """Say up to `steps` more tokens in every running row."""
+        longest = max(len(self.read(row)) for row in range(self.batch))
+        self._cache = with_slots(self._cache, self._slots_for(longest + steps))
         self._cache, self._rows, said = decode(
             self.model.config,
             self.variables,
             self._cache,
             self._rows,
-            self._sampling(),
+            self._sampling,
             self._constraints.tables,
             np.int32(steps),
         )
@@ -179,11 +187,12 @@ class RowBatch:
         config, length = self.model.config, len(prompt)
         check_prompt(prompt, max(tree.depths) + 1, config.max_positions)
         nodes = len(tree.tokens)
-        # Nodes lie in slots behind the prompt; a tree may be wider than the context is long.
-        self._make_room(length + nodes, unlimited=True)
         reused = min(common_prefix(self.read(0), prompt), length - 1)
         self._cache = rewind(self._cache, np.array([reused], np.int32))
-        self._read({0: prompt[reused:]})
+        self._read({0: prompt[reused:]}, [reused])
+        # Nodes lie in slots behind the prompt; a tree may be wider than the context is long.
+        slots = bucket(length + nodes, smallest=SMALLEST_SLOTS)
+        self._cache = with_slots(self._cache, slots)
         self._prompts[0], self._said[0] = list(prompt), []
         visible = visible_slots(tree, length, self._cache.slots)
         features, done = [], 0
@@ -210,7 +219,7 @@ class RowBatch:
         """Let a row say nothing more; what it has read stays for a later prompt."""
         finish = np.array(self._rows.finish)
         finish[row] = Finish.IDLE
-        self._rows = self._rows.replace(finish=finish)
+        self._rows = dataclasses.replace(self._rows, finish=jnp.asarray(finish))
         reply = self.replies[row]
         if reply and reply.finish_reason is None:
             reply.finish_reason = "cancelled"
@@ -218,42 +227,46 @@ class RowBatch:
     def _slots_for(self, length: int) -> int:
         return min(bucket(length, smallest=SMALLEST_SLOTS), self.model.config.max_positions)
 
-    def _make_room(self, length: int, *, unlimited: bool = False) -> None:
-        slots = bucket(length, smallest=SMALLEST_SLOTS) if unlimited else self._slots_for(length)
-        if slots > self._cache.slots:
-            self._cache = resize(self._cache, slots)
-
-    def _read(self, prompts: dict[int, list[int]]) -> None:
+    def _read(self, prompts: dict[int, list[int]], lengths: list[int]) -> None:
         """Feed tokens to rows, behind what their caches hold."""
-        is_new = not any(self.read(row) for row in prompts)
         distinct = {tuple(prompt) for prompt in prompts.values()}
-        if len(prompts) == self.batch > 1 and is_new and len(distinct) == 1:
-            cache = KVCache.create(self.model.config, 1, self._cache.slots)
-            cache, last = self._feed(cache, self._last[:1], [prompts[0]])
+        if len(prompts) == self.batch > 1 and not any(lengths) and len(distinct) == 1:
+            cache = KVCache.create(self.model.config, 1, self._slots_for(1))
+            cache, last = self._feed(cache, self._last[:1], [prompts[0]], [0])
             self._cache, self._last = broadcast(cache, last, self.batch)
         elif 2 * len(prompts) > self.batch:
             listed = [prompts.get(row, []) for row in range(self.batch)]
-            self._cache, self._last = self._feed(self._cache, self._last, listed)
+            self._cache, self._last = self._feed(self._cache, self._last, listed, lengths)
         else:
             # Alone, so that the rows that say something are not computed beside it.
             for row, prompt in prompts.items():
+                slots = self._slots_for(lengths[row] + len(prompt))
+                self._cache = with_slots(self._cache, slots)
                 cache, last = take_row(self._cache, self._last, np.int32(row))
-                cache, last = self._feed(cache, last, [prompt])
+                cache, last = self._feed(cache, last, [prompt], [lengths[row]])
                 self._cache, self._last = put_row(
                     self._cache, self._last, np.int32(row), cache, last
                 )
 
     def _feed(
-        self, cache: KVCache, last: jax.Array, prompts: list[list[int]]
+        self, cache: KVCache, last: jax.Array, prompts: list[list[int]], lengths: list[int]
     ) -> tuple[KVCache, jax.Array]:
+        """Read prompts piece by piece; the cache has no more slots than each piece needs, since
+        all of them are attended to."""
         done = 0
-        for size in pieces(max(map(len, prompts)), cache.slots):
+        for size in pieces(max(map(len, prompts)), self.model.config.max_positions):
+            counts = [min(max(len(p) - done, 0), size) for p in prompts]
+            ends = [
+                length + min(len(p), done + size)
+                for length, p in zip(lengths, prompts, strict=True)
+            ]
+            cache = with_slots(cache, self._slots_for(max(*ends, size)))
             tokens = np.zeros((len(prompts), size), np.int32)
             for row, prompt in enumerate(prompts):
-                piece = prompt[done : done + size]
-                tokens[row, : len(piece)] = piece
-            count = np.array([np.clip(len(p) - done, 0, size) for p in prompts], np.int32)
-            cache, last = prefill(self.model.config, self.variables, cache, last, tokens, count)
+                tokens[row, : counts[row]] = prompt[done : done + size]
+            cache, last = prefill(
+                self.model.config, self.variables, cache, last, tokens, np.array(counts, np.int32)
+            )
             done += size
         return cache, last
 
@@ -276,20 +289,17 @@ class RowBatch:
             self._constraints.starts - before.starts,
             0,
         )
-        self._rows = self._rows.replace(state=np.array(self._rows.state) + moved)
-
-    def _sampling(self) -> Any:
-        requests = [reply.request if reply else None for reply in self.replies]
-        return stack_sampling(
-            [r.sampling if r else _IDLE for r in requests],
-            [r.stop_tokens if r else () for r in requests],
-        )
+        state = self._rows.state + jnp.asarray(moved, jnp.int32)
+        self._rows = dataclasses.replace(self._rows, state=state)
 
     def _begin(self, requests: Mapping[int, Request]) -> None:
         is_new = np.array([row in requests for row in range(self.batch)])
-        budgets = [reply.request.sampling.max_new_tokens if reply else 0 for reply in self.replies]
+        asked = [reply.request if reply else None for reply in self.replies]
+        configs = [request.sampling if request else _IDLE for request in asked]
+        stops = [request.stop_tokens if request else () for request in asked]
+        self._sampling = stack_sampling(configs, stops)
         fresh = new_rows(
-            np.array(budgets),
+            np.array([config.max_new_tokens for config in configs]),
             self._constraints.starts,
             np.where(is_new, Finish.RUNNING, Finish.IDLE),
         )
@@ -298,7 +308,7 @@ class RowBatch:
             self.variables,
             self._last,
             fresh,
-            self._sampling(),
+            self._sampling,
             self._constraints.tables,
         )
         self._rows = merge_rows(is_new, fresh, self._rows)
@@ -310,6 +320,8 @@ class RowBatch:
         finish = np.asarray(self._rows.finish)
         for row in rows:
             reply = self.replies[row]
+            if reply is None:
+                continue
             live = columns.token[:, row] >= 0
             tokens = columns.token[live, row].tolist()
             self._said[row] += tokens

@@ -7,7 +7,7 @@ slots of the cache, the length of a piece of prompt, and the sizes of the constr
 
 import functools
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import flax.struct
 import jax
@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.constrain import ConstraintTables, advance, is_done, permitted
-from jaxagent.models.llm.llama import Llama
+from jaxagent.models.llm.llama import Llama, LlamaOutput
 from jaxagent.models.llm.sampling import (
     Repetition,
     Sampling,
@@ -32,6 +32,21 @@ Variables = dict[str, Any]
 
 CAPACITY = 64
 """Tokens that one call of `decode` can say at most; how many it does is up to the caller."""
+
+
+def features(
+    config: LlamaConfig, variables: Variables, tokens: Int[Array, "B L"], **options: Any
+) -> LlamaOutput:
+    """What the model makes of tokens; the options are those of `Llama.__call__`."""
+    model = Llama(config, unrolled="layers" not in variables["params"])
+    return cast(LlamaOutput, model.apply(variables, tokens, **options))
+
+
+def vocabulary_logits(
+    config: LlamaConfig, variables: Variables, hidden: Float[Array, "*B D"]
+) -> Float[Array, "*B V"]:
+    """Logits of features, float32."""
+    return cast(Array, Llama(config).apply(variables, hidden, method="logits"))
 
 
 class Finish(IntEnum):
@@ -78,7 +93,7 @@ class Said(NamedTuple):
 
 
 def new_rows(budgets: np.ndarray, states: np.ndarray, finish: np.ndarray) -> Rows:
-    """Rows before their first token, in host memory.
+    """Rows before their first token.
 
     Args:
         budgets: most tokens that each may say.
@@ -87,12 +102,12 @@ def new_rows(budgets: np.ndarray, states: np.ndarray, finish: np.ndarray) -> Row
     """
     batch = len(budgets)
     return Rows(
-        token=np.zeros(batch, np.int32),
-        index=np.zeros(batch, np.int32),
-        remaining=np.asarray(budgets, np.int32),
-        state=np.asarray(states, np.int32),
+        token=jnp.zeros(batch, jnp.int32),
+        index=jnp.zeros(batch, jnp.int32),
+        remaining=jnp.asarray(budgets, jnp.int32),
+        state=jnp.asarray(states, jnp.int32),
         repetition=no_repetition(batch),
-        finish=np.asarray(finish, np.int32),
+        finish=jnp.asarray(finish, jnp.int32),
     )
 
 
@@ -119,12 +134,10 @@ def prefill(
         The cache and `last` after the piece; no logits, which only the end of a prompt needs.
     """
     is_live = jnp.arange(tokens.shape[1])[None, :] < count[:, None]
-    output = Llama(config).apply(
-        variables, tokens, segment_ids=is_live.astype(jnp.int32), cache=cache
-    )
+    output = features(config, variables, tokens, segment_ids=is_live.astype(jnp.int32), cache=cache)
     end = jnp.maximum(count - 1, 0)[:, None, None]
     newest = jnp.take_along_axis(output.hidden, end, axis=1)[:, 0]
-    return output.cache, jnp.where((count > 0)[:, None], newest, last)
+    return cast(KVCache, output.cache), jnp.where((count > 0)[:, None], newest, last)
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -188,7 +201,8 @@ def decode(
     def body(carry: tuple) -> tuple:
         step, cache, rows, said = carry
         is_running = rows.finish == Finish.RUNNING
-        output = Llama(config).apply(
+        output = features(
+            config,
             variables,
             rows.token[:, None],
             segment_ids=is_running[:, None].astype(jnp.int32),
@@ -211,7 +225,7 @@ def _say(
     tables: ConstraintTables | None,
 ) -> tuple[Rows, Said]:
     """Draw the next token of every running row and see whether it ends the reply."""
-    logits = Llama(config).apply(variables, hidden, method="logits")
+    logits = vocabulary_logits(config, variables, hidden)
     vocab_size = logits.shape[-1]
     mask = None
     if tables is not None:

@@ -1,6 +1,7 @@
 """A decoder-only transformer of the Llama family in Flax Linen."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -211,9 +212,16 @@ class Llama(nn.Module):
     not grow with depth. The embedding is a plain [V, D] array in the parameters, so a caller may
     compute it from factors before `apply`. A variable collection `lora` beside `params` adds
     low-rank terms to the linear layers that it names (see `lora.py`).
+
+    Attributes:
+        config: sizes and switches.
+        unrolled: layers of their own, `layers_0`, `layers_1`, … in the parameters. For reading
+            and saying only: XLA's CPU backend copies the weights of a scanned layer before it
+            uses them, which costs more than the product with a few tokens does.
     """
 
     config: LlamaConfig
+    unrolled: bool = False
 
     def setup(self):
         """Declare the parameters."""
@@ -224,14 +232,17 @@ class Llama(nn.Module):
         # costs less than to store and fetch it.
         kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         layer = nn.remat(DecoderLayer, prevent_cse=False, policy=None if config.remat else kept)
-        scanned = nn.scan(
-            layer,
-            variable_axes={"params": 0, "lora": 0},
-            split_rngs={"params": True},
-            in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (flax says int)
-            length=config.num_layers,
-        )
-        self.layers = scanned(config)
+        if self.unrolled:
+            self.layers = [layer(config) for _ in range(config.num_layers)]
+        else:
+            scanned = nn.scan(
+                layer,
+                variable_axes={"params": 0, "lora": 0},
+                split_rngs={"params": True},
+                in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (flax says int)
+                length=config.num_layers,
+            )
+            self.layers = scanned(config)
         self.final_norm = RMSNorm(config.norm_epsilon)
         if not config.tie_embeddings:
             self.unembedding = Linear(config.vocab_size, False, "float32", config.initializer_range)
@@ -282,13 +293,22 @@ class Llama(nn.Module):
             x=self.embedding[tokens].astype(self.config.dtype),
             slots=None if cache is None else Slots(cache.keys, cache.values),
         )
-        stream, _ = self.layers(stream, jnp.arange(self.config.num_layers), setting)
+        stream = self._through_layers(stream, setting)
         hidden = self.final_norm(stream.x)
         if self.is_initializing() and not self.config.tie_embeddings:
             self.unembedding(hidden[:, :1])
         if stream.slots is None:
             return LlamaOutput(hidden, None)
         return LlamaOutput(hidden, KVCache(**stream.slots._asdict(), length=start + count))
+
+    def _through_layers(self, stream: Stream, setting: Setting) -> Stream:
+        if self.unrolled:
+            for number, layer in enumerate(cast(Sequence[DecoderLayer], self.layers)):
+                stream, _ = layer(stream, jnp.int32(number), setting)
+            return stream
+        scanned = cast(DecoderLayer, self.layers)
+        stream, _ = scanned(stream, jnp.arange(self.config.num_layers), setting)
+        return stream
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Unnormalised log-probabilities of the next token, float32.

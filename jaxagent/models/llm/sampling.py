@@ -97,12 +97,12 @@ def stack_sampling(configs: list[SamplingConfig], stop_tokens: list[tuple[int, .
     for row, tokens in enumerate(stop_tokens):
         stops[row, : len(tokens)] = tokens
     return Sampling(
-        temperature=np.array([c.temperature for c in configs], np.float32),
-        top_k=np.array([c.top_k for c in configs], np.int32),
-        top_p=np.array([c.top_p for c in configs], np.float32),
-        seed=np.array([c.seed % 2**32 for c in configs], np.uint32),
-        max_repeats=np.array([c.max_repeats for c in configs], np.int32),
-        stop_tokens=stops,
+        temperature=jnp.array([c.temperature for c in configs], jnp.float32),
+        top_k=jnp.array([c.top_k for c in configs], jnp.int32),
+        top_p=jnp.array([c.top_p for c in configs], jnp.float32),
+        seed=jnp.array(np.array([c.seed % 2**32 for c in configs], np.uint32)),
+        max_repeats=jnp.array([c.max_repeats for c in configs], jnp.int32),
+        stop_tokens=jnp.array(stops),
     )
 
 
@@ -233,7 +233,7 @@ class Repetition(NamedTuple):
 def no_repetition(batch: int) -> Repetition:
     """At the beginning of a reply."""
     shape = (batch, MAX_PERIOD)
-    return Repetition(np.full(shape, -1, np.int32), np.zeros(shape, np.int32))
+    return Repetition(jnp.full(shape, -1, jnp.int32), jnp.zeros(shape, jnp.int32))
 
 
 def observe_repetition(

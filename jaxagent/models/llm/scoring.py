@@ -16,8 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.constrain import bucket
-from jaxagent.models.llm.generate_steps import Variables
-from jaxagent.models.llm.llama import Llama, LlamaOutput
+from jaxagent.models.llm.generate_steps import Variables, features, vocabulary_logits
 
 # Rows of the vocabulary's logits that are held at once.
 _LOGIT_ROWS = 32
@@ -120,16 +119,14 @@ def read_nodes(
         The cache with the nodes in it, and their features.
     """
     is_live = jnp.arange(tokens.shape[1])[None, :] < count
-    output = cast(
-        LlamaOutput,
-        Llama(config).apply(
-            variables,
-            tokens,
-            positions=positions,
-            segment_ids=is_live.astype(jnp.int32),
-            cache=cache,
-            visible=visible,
-        ),
+    output = features(
+        config,
+        variables,
+        tokens,
+        positions=positions,
+        segment_ids=is_live.astype(jnp.int32),
+        cache=cache,
+        visible=visible,
     )
     return cast(KVCache, output.cache), output.hidden[0]
 
@@ -151,7 +148,7 @@ def edge_log_probs(
     """
 
     def rows(block: tuple[Array, Array]) -> Array:
-        logits = cast(Array, Llama(config).apply(variables, block[0], method="logits"))
+        logits = vocabulary_logits(config, variables, block[0])
         chosen = jnp.take_along_axis(logits, block[1], axis=-1)
         return chosen - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
 
@@ -255,17 +252,14 @@ def token_log_probs(
         [B, L]; 0 at the first token of a segment and on padding, which nothing predicts. No mask
         of completion tokens is applied.
     """
-    output = cast(
-        LlamaOutput,
-        Llama(config).apply(variables, tokens, positions=positions, segment_ids=segment_ids),
-    )
+    output = features(config, variables, tokens, positions=positions, segment_ids=segment_ids)
     if segment_ids is None:
         segment_ids = jnp.ones_like(tokens)
     is_predicted = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] != 0)
 
     def rows(block: tuple[Array, Array]) -> Array:
         hidden, following = block
-        logits = cast(Array, Llama(config).apply(variables, hidden, method="logits"))
+        logits = vocabulary_logits(config, variables, hidden)
         chosen = jnp.take_along_axis(logits, following[:, None], axis=-1)[:, 0]
         return chosen - jax.nn.logsumexp(logits, axis=-1)
 
