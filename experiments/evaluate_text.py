@@ -5,13 +5,13 @@ python -m experiments.evaluate_text --agent expert --panel generated_unseen
 
 import argparse
 import json
-import random
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from envs.text.alfworld import StockEnv, stock_version, written_game
 from envs.text.bridge import BatchEnv
@@ -27,71 +27,16 @@ from envs.text.scores import Episode, Score, score_by_type
 from envs.text.searching import SearchingExpert
 from envs.text.transcripts import write_transcripts
 from envs.text.workers import WorkerEnv
+from experiments.household_chat import ChatAdvisor, chat_name
+from experiments.household_players import LoopPlayer, PlanPlayer, Player, PlayerTeam, RandomPlayer
 from experiments.household_rounds import ModelTeam, Team, play
+from jaxagent.planning.backends import PACKAGED as CHATS
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import DESCRIPTION_FILE, PACKAGED, load_planner
 from jaxagent.planning.text_agent import AdmissibleWorker, RulePlanner, TextAgent, TextPlanner
 
 PLANNERS: dict[str, Callable[[], TextPlanner]] = {"rules": RulePlanner}
 _SAMPLING = ("expert", "planner:rules")
-
-
-class Player(Protocol):
-    """An agent in the middle of one episode."""
-
-    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
-        """The command, and the sub-goal it serves ("" if the agent has none)."""
-        ...
-
-
-class RandomPlayer:
-    """Chooses among the admissible commands, each alike."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
-
-    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
-        """A random admissible command."""
-        return self._rng.choice(admissible), ""
-
-
-class PlanPlayer:
-    """Follows a plan made in advance."""
-
-    def __init__(self, plan: Sequence[str]) -> None:
-        self._plan = list(plan)
-
-    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
-        """The next command of the plan."""
-        return (self._plan.pop(0) if self._plan else "look"), ""
-
-
-class LoopPlayer:
-    """The loop of planner and worker."""
-
-    def __init__(self, agent: TextAgent) -> None:
-        self._agent = agent
-
-    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
-        """The loop's command and its sub-goal."""
-        command = self._agent.act(observation, admissible)
-        return command, self._agent.subgoal
-
-
-class PlayerTeam:
-    """Agents of which each decides alone."""
-
-    def __init__(self, players: Sequence[Player]) -> None:
-        self._players = players
-
-    def act(
-        self, observations: Sequence[str], admissible: Sequence[list[str]]
-    ) -> list[tuple[str, str]]:
-        """See `Team`."""
-        return [
-            player.act(text, commands) if commands else ("", "")
-            for player, text, commands in zip(self._players, observations, admissible)
-        ]
 
 
 class Settings(NamedTuple):
@@ -119,9 +64,11 @@ def check_agent(name: str, temperature: float, decoding: str = "free") -> None:
     planners = [f"planner:{planner}" for planner in (*PLANNERS, *PACKAGED)]
     known = ["random", "expert", "omniscient", *planners]
     is_model = _planner_model(name) is not None
-    if name not in known and not is_model:
+    if name not in known and not is_model and chat_name(name) is None:
         raise ValueError(
-            f"--agent {name}: unknown; known agents: {', '.join(known)}, planner:FOLDER of a run"
+            f"--agent {name}: unknown; known agents: {', '.join(known)}, planner:FOLDER of a run "
+            f"or a language model, {', '.join(f'planner:{chat}' for chat in CHATS)}, "
+            "planner:openai:MODEL"
         )
     if decoding != "free" and not is_model:
         raise ValueError(
@@ -165,44 +112,58 @@ def _usual_place(thing: str, place: str) -> float:
     return presence().get((thing, place), 0.0)
 
 
-def play_panel(panel: Panel, settings: Settings) -> list[Episode]:
-    """Plays every game once, all of them side by side.
+def play_panel(panel: Panel, settings: Settings) -> tuple[list[Episode], dict | None]:
+    """Plays every game once: side by side, or one after the other for a language model.
 
     Args:
         panel: the games.
         settings: the agent and the horizon.
 
     Returns:
-        One episode per game, in the panel's order, whatever the number of workers.
+        One episode per game, in the panel's order, whatever the number of workers; and what a
+        language model was asked and answered, None without one.
+
+    Raises:
+        ValueError: workers for an agent that plays one game after the other.
     """
     games = [game for game, _ in panel.games]
-    env: TextEnv
-    if settings.workers:
-        env = WorkerEnv(len(games), settings.workers, horizon=settings.horizon)
-    else:
-        env = BatchEnv(len(games), horizon=settings.horizon)
     player = make_model_player(settings)
-    try:
-        episodes = play(env, games, lambda openings: make_team(settings, player, games, openings))
-    finally:
-        env.close()
+    is_chat = isinstance(player, ChatAdvisor)
+    if is_chat and settings.workers:
+        raise ValueError(
+            f"--workers {settings.workers}: agent {settings.agent} plays one game after the other"
+        )
+    episodes: list[Episode] = []
+    for games_now in [[game] for game in games] if is_chat else [games]:
+        env = _make_env(len(games_now), settings)
+        try:
+            episodes += play(env, games_now, partial(make_team, settings, player, games_now))
+        finally:
+            env.close()
     for note in player.notes() if player else ():
         print(f"note: {note}", file=sys.stderr)
-    return episodes
+    return episodes, player.summary() if isinstance(player, ChatAdvisor) else None
 
 
-def make_model_player(settings: Settings) -> HouseholdPlayer | None:
-    """The trained planner that the agent is; None if it is none."""
+def _make_env(count: int, settings: Settings) -> TextEnv:
+    if settings.workers:
+        return WorkerEnv(count, settings.workers, horizon=settings.horizon)
+    return BatchEnv(count, horizon=settings.horizon)
+
+
+def make_model_player(settings: Settings) -> HouseholdPlayer | ChatAdvisor | None:
+    """The trained planner or the language model that the agent is; None if it is none."""
     name = _planner_model(settings.agent)
     if name is None:
-        return None
+        chat = chat_name(settings.agent) if settings.agent not in _SAMPLING else None
+        return ChatAdvisor(chat, settings.seed) if chat else None
     is_constrained = settings.decoding == "constrained"
     return HouseholdPlayer(load_planner(name).playing(), is_constrained=is_constrained)
 
 
 def make_team(
     settings: Settings,
-    player: HouseholdPlayer | None,
+    player: HouseholdPlayer | ChatAdvisor | None,
     games: Sequence[Game],
     openings: Sequence[str],
 ) -> Team:
@@ -210,13 +171,18 @@ def make_team(
 
     Args:
         settings: which agent.
-        player: a planner model, which plays all games in one batch.
+        player: a planner model, which plays all games in one batch, or a language model, which
+            proposes sub-goals to a worker.
         games: what is played.
         openings: the first observations.
 
     Returns:
         The team.
     """
+    if isinstance(player, ChatAdvisor):
+        workers = [AdmissibleWorker(_usual_place) for _ in openings]
+        agents = map(TextAgent, (player.planner() for _ in openings), workers, openings)
+        return PlayerTeam([LoopPlayer(agent) for agent in agents])
     if player is not None:
         return ModelTeam(player, openings)
     numbered = zip(range(len(games)), games, openings)
@@ -314,7 +280,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--agent",
         required=True,
-        help="random, expert, omniscient, planner:NAME, or planner:FOLDER of a trained one",
+        help="random, expert, omniscient, planner:NAME, planner:FOLDER (of a run, or of a language "
+        "model), planner:openai:MODEL",
     )
     add("--panel", required=True, choices=PANELS, help="the fixed set of games")
     add("--data", type=Path, help="folder with the games (default: $ALFWORLD_DATA)")
@@ -330,6 +297,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=0, help="processes; 0 plays in this one (default)")
     add("--out", type=Path, help="folder for result.json and transcripts.html")
     add("--expect-hash", help="refuse a panel whose hash does not begin with this")
+    add("--limit", type=int, help="play the panel's first games only; the result says so")
     add("--oracle", action="store_true", help="replay won games on the stock engine")
     return parser
 
@@ -352,7 +320,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.oracle:
             stock_version()
         panel = load_panel(options.panel, options.data, options.expect_hash)
-        episodes = play_panel(panel, settings)
+        panel = _first_games(panel, options.limit)
+        episodes, asked = play_panel(panel, settings)
         refused = replay_on_stock(panel, episodes, settings.horizon) if options.oracle else None
     except (DataError, GameFileError, ImportError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -360,6 +329,8 @@ def main(arguments: list[str] | None = None) -> int:
     scores = score_by_type(episodes)
     _print_scores(panel, scores, settings.horizon)
     result = report(panel, settings, scores)
+    if asked is not None:
+        result["planner"] = asked
     if refused is not None:
         result["oracle"] = {"engine": stock_version(), "not_won": refused}
         print(f"stock engine: {result['oracle']['engine']}; not won there: {refused or 'none'}")
@@ -370,6 +341,15 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"error: --out {options.out}: {error}", file=sys.stderr)
             return 2
     return 1 if refused else 0
+
+
+def _first_games(panel: Panel, limit: int | None) -> Panel:
+    """A panel cut short, under a name that cannot be taken for the panel's."""
+    if limit is None:
+        return panel
+    if not 1 <= limit <= len(panel.games):
+        raise ValueError(f"--limit {limit} must lie in [1, {len(panel.games)}]")
+    return panel._replace(name=f"{panel.name}[:{limit}]", games=panel.games[:limit])
 
 
 def _write(
