@@ -53,6 +53,7 @@ def test_what_is_repaired(text, value):
         ("[" * 10_000, "too_deep"),
         ('{"a": 1', "malformed_json"),
         ('{"a": 1,}', "malformed_json"),
+        ('{"a": {"b": 1},}', "malformed_json"),  # what is inside is not what was meant
         ("{'a': 'don't'}", "malformed_json"),
         ("{a: 1}", "malformed_json"),
         ("{'a': True}", "malformed_json"),
