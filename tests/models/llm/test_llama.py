@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagent.models.llm.attention import BLOCK, MAX_BLOCKS, attend, attend_causal
+from jaxagent.models.llm import attention
+from jaxagent.models.llm.attention import BLOCK, attend, attend_causal
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.llama import Llama, init_params
@@ -125,21 +126,30 @@ def test_packed_episodes_never_meet(small):
     np.testing.assert_allclose(packed[:, 3:7], hidden(small, tokens[:, 3:7]).hidden, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, BLOCK, BLOCK + 1, BLOCK * MAX_BLOCKS + 9])
-def test_attention_in_blocks_is_attention_at_once(length):
-    keys = jax.random.split(jax.random.key(0), 3)
-    query = jax.random.normal(keys[0], (2, length, 4, 8))
-    key, value = (jax.random.normal(k, (2, length, 2, 8)) for k in keys[1:])
-    segments = jnp.stack([jnp.ones(length, jnp.int32), 1 + jnp.arange(length) // 50])
-    visible = jnp.tril(jnp.ones((length, length), bool))[None] & (
+@jax.jit
+def naive_attention(query, key, value, visible):
+    key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
+    scores = jnp.einsum("blnh,bsnh->bnls", query, key) / jnp.sqrt(1.0 * query.shape[-1])
+    weights = jax.nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf), axis=-1)
+    return jnp.einsum("bnls,bsnh->blnh", weights, value)
+
+
+@pytest.mark.parametrize(
+    ("length", "max_blocks"), [(1, 16), (BLOCK, 16), (BLOCK + 1, 16), (3 * BLOCK + 5, 2)]
+)
+def test_attention_in_blocks_is_attention_at_once(monkeypatch, length, max_blocks):
+    monkeypatch.setattr(attention, "MAX_BLOCKS", max_blocks)
+    generator = np.random.default_rng(0)
+    query = generator.normal(size=(2, length, 4, 8)).astype(np.float32)
+    key, value = generator.normal(size=(2, 2, length, 2, 8)).astype(np.float32)
+    segments = np.stack([np.ones(length, int), 1 + np.arange(length) // 50])
+    visible = np.tril(np.ones((length, length), bool)) & (
         segments[:, :, None] == segments[:, None, :]
     )
-    repeated = [jnp.repeat(x, 2, axis=2) for x in (key, value)]
-    scores = jnp.einsum("blnh,bsnh->bnls", query, repeated[0]) / jnp.sqrt(8.0)
-    weights = jax.nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf), axis=-1)
-    naive = jnp.einsum("bnls,bsnh->blnh", weights, repeated[1])
-    np.testing.assert_allclose(attend_causal(query, key, value, segments), naive, atol=1e-5)
-    np.testing.assert_allclose(attend(query, key, value, visible), naive, atol=1e-5)
+    naive = naive_attention(query, key, value, visible)
+    blocked = jax.jit(attend_causal)(query, key, value, segments)
+    np.testing.assert_allclose(blocked, naive, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(attend)(query, key, value, visible), naive, atol=1e-5)
 
 
 def test_a_token_that_sees_nothing_has_finite_features_and_gradients():
