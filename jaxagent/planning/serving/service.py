@@ -72,7 +72,8 @@ class _Job(Generic[Query]):
 class GuidanceService(Generic[Query, Answer]):
     """Answers at once, from a cache or by a stand-in; asks its sources on threads of their own.
 
-    Each source has one daemon thread, which never keeps the process alive; `close` ends them.
+    Each source has one daemon thread; `close` ends them, at the latest when the process ends,
+    which waits for none that cannot be stopped.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class GuidanceService(Generic[Query, Answer]):
             )
         for thread in self._threads:
             thread.start()
-        # Idle threads end before the interpreter takes their world away; a busy one is left.
+        # The threads end before the interpreter takes their world away.
         atexit.register(self.close)
 
     def ask(self, query: Query) -> Advice[Answer]:
