@@ -74,12 +74,14 @@ class PlanFollower:
         counts = self.summary()["planner"]
         refused = ", ".join(f"{count} {why}" for why, count in sorted(counts["refused"].items()))
         share = counts["accepted_share"]
-        plans = len(self.guide.events)
+        plans = [event["plan"] for event in self.guide.events]
+        changes = sum(new != old for old, new in zip(plans, plans[1:]))
         return (
             f"plans: {counts['questions']} questions to the model, {counts['accepted']} accepted"
             + ("" if share is None else f" ({share:.0%})")
             + f"; refused replies and calls: {refused or 'none'}; the rule planned "
-            f"{counts['fell_back']} times; replanned {plans - 1} times"
+            f"{counts['fell_back']} times; replanned {len(plans) - 1} times, {changes} with "
+            "another plan"
         )
 
     def write(self) -> None:

@@ -110,7 +110,7 @@ def test_it_is_told_in_one_line(whole):
     _, follower, _ = whole
     assert follower.tell() == (
         "plans: 4 questions to the model, 2 accepted (50%); refused replies and calls: 1 no_json, "
-        "1 unreachable; the rule planned 2 times; replanned 3 times"
+        "1 unreachable; the rule planned 2 times; replanned 3 times, 3 with another plan"
     )
 
 
