@@ -1,0 +1,136 @@
+"""The supervised loop: taken up in the middle it ends the same, and its stream needs no memory."""
+
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jaxagent.agents.planner import Imitation, ImitationConfig
+from jaxagent.training.checkpoint import CheckpointError
+from jaxagent.training.chunks import Position, grouped, stream
+from jaxagent.training.interruption import Interrupted
+from jaxagent.training.loop import NonFiniteTraining
+from jaxagent.training.packing import pack
+from jaxagent.training.progress import Reporter
+from jaxagent.training.sft import SFTRunConfig, Teaching, Validation, data_mesh
+from tests.agents.test_planner import MODEL, SHAPE, TOKENIZER, episodes
+
+CONFIG = ImitationConfig(warmup_updates=2, learning_rate=1e-2)
+
+
+def chunk(number: int):
+    """Five batches or so, of episodes that the number decides."""
+    return pack(episodes(40, seed=number), SHAPE)
+
+
+def teaching(folder, updates=7, between=None, make=chunk, **changes):
+    agent = Imitation(MODEL, CONFIG, updates, factors=TOKENIZER.factors)
+    kept = []
+    return Teaching(
+        imitation=agent,
+        chunk=make,
+        validate=lambda params: Validation(len(kept), {"success": 0.5}),
+        keep=lambda params, is_best: kept.append(is_best),
+        run=SFTRunConfig(num_updates=updates, num_validations=2, **changes),
+        mesh=data_mesh([4], 1),
+        folder=folder,
+        reporter=Reporter(Console(quiet=True)),
+        between=between or {},
+    )
+
+
+def same(one, two) -> None:
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_taken_up_in_the_middle_ends_with_the_same_parameters(tmp_path):
+    seen = []
+    whole, validation = teaching(
+        tmp_path / "whole", between={3: lambda p, at: seen.append(at)}
+    ).train(resume=False)
+    assert validation.metrics == {"success": 0.5}
+
+    def stop(params, position):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        teaching(tmp_path / "cut", between={3: stop}).train(resume=False)
+    # In the middle of a chunk, or this would not test the position inside it.
+    assert seen[0].used < len(chunk(seen[0].chunk))
+    resumed, _ = teaching(tmp_path / "cut").train(resume=True)
+    same(whole, resumed)
+    lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [r["iteration"] for r in records if r["kind"] == "evaluation"] == [3, 6, 7]
+    assert (
+        records[-2]["steps"]
+        == json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-2])["steps"]
+    )
+
+
+def test_a_run_that_was_at_its_end_stays_there(tmp_path):
+    state, _ = teaching(tmp_path).train(resume=False)
+    again, _ = teaching(tmp_path).train(resume=True)
+    same(state, again)
+
+
+def test_three_updates_that_are_not_finite_stop_the_run(tmp_path):
+    run = teaching(tmp_path, updates=20)
+    start = run.start
+    run.start = lambda: jax.tree.map(lambda x: x * np.nan if x.dtype == np.float32 else x, start())
+    with pytest.raises(NonFiniteTraining, match="not finite in 3 updates in a row, at update 20"):
+        run.train(resume=False)
+
+
+def test_another_model_does_not_take_the_checkpoint(tmp_path):
+    teaching(tmp_path).train(resume=False)
+    other = teaching(tmp_path)
+    other.imitation = Imitation(MODEL, CONFIG, 7)
+    other.__post_init__()
+    with pytest.raises(CheckpointError, match="belongs to another configuration"):
+        other.train(resume=True)
+
+
+def test_a_stream_goes_on_where_it_stood():
+    whole = stream(chunk, 1, Position())
+    taken = [next(whole) for _ in range(6)]
+    for place in (0, 1, 3):
+        again = stream(chunk, 1, taken[place][1])
+        for expected, position in taken[place + 1 :]:
+            group, at = next(again)
+            assert at == position
+            same(group, expected)
+        again.close()
+    whole.close()
+
+
+def test_groups_hold_batches_of_one_shape():
+    groups = grouped([*chunk(0), *chunk(1), *chunk(2)], 2)
+    assert all(group.tokens.shape == (2, 4, 24) for group in groups)
+    with pytest.raises(ValueError, match=r"accumulation \(9\) must not exceed"):
+        next(stream(chunk, 9, Position()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_updates": 0}, r"num_updates \(0\) must be at least 1"),
+        ({"seed": -1}, r"seed \(-1\)"),
+        ({"name": "a/b"}, r"name \('a/b'\)"),
+    ],
+)
+def test_bad_settings_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        SFTRunConfig(**changes)
+
+
+def test_devices_must_divide_the_rows():
+    assert data_mesh([4, 2], None).devices.size == 2
+    assert data_mesh([3], None).devices.size == 1
+    with pytest.raises(ValueError, match=r"num_devices \(2\) must be one of \[1\]"):
+        data_mesh([4, 3], 2)
