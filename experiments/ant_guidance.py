@@ -229,6 +229,8 @@ def _train_arms(
     trainer, plan = build(config, layout, teacher, begin_plan(config, guide, first_arm))
     plans = PlanFollower(guide, trainer, first_arm) if guide else None
     reporter.say(describe(config, layout, trainer, plan))
+    if guide:
+        reporter.say(f"plan: {describe_plan(plan)}")
     reporter.say(f"run folder: {folder}")
     open_folders(config, dict.fromkeys((folder, *arms.values())), plan)
     seeds = range(config.run.seed, config.run.seed + config.run.num_seeds)

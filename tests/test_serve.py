@@ -20,6 +20,7 @@ from jaxagent.models.llm.load import save_model
 from jaxagent.models.llm.sampling import SamplingConfig
 from jaxagent.planning.chat import ChatError, Message
 from jaxagent.planning.openai_chat import OpenAIChat
+from jaxagent.serve.__main__ import main
 from jaxagent.serve.chat_api import read_request
 from jaxagent.serve.engine import STEP_TOKENS, Engine, EngineFailure, QueueFull
 from jaxagent.serve.server import ChatServer, Service
@@ -372,6 +373,32 @@ def test_requests_that_are_none(server, body, options, status, message):
         assert headers["Allow"] in ("GET", "POST")
 
 
+@pytest.mark.parametrize(
+    ("request_line", "message"),
+    [(b"garbage", b"Bad request syntax"), (b"GET / HTTP/9.9", b"Invalid HTTP version")],
+)
+def test_what_is_no_request_is_refused_in_the_same_form(server, request_line, message):
+    with socket.create_connection(("127.0.0.1", server.server_port)) as peer:
+        peer.sendall(request_line + b"\r\n\r\n")
+        data = b""
+        while piece := peer.recv(1 << 16):
+            data += piece
+    assert json.loads(data[data.index(b"{") :])["error"]["message"].encode().startswith(message)
+
+
+def test_an_old_client_gets_its_stream_without_chunks(server):
+    body = json.dumps(asked(stream=True)).encode()
+    head = "POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", server.server_port)) as peer:
+        peer.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        data = b""
+        while piece := peer.recv(1 << 16):
+            data += piece
+    head, _, stream = data.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert events(stream)[-1] == "[DONE]"
+
+
 def test_a_key_is_asked_for(generator):
     with serving(generator, key="sésame") as server:
         for shown in ({}, {"Authorization": "Bearer wrong"}):
@@ -396,6 +423,14 @@ def test_one_connection_serves_many_requests(server):
         reply.read()
         assert connection.sock is peer  # it was not closed and opened anew
     connection.close()
+
+
+def test_an_address_that_is_taken_is_named(server, tmp_path, capsys):
+    save_model(tmp_path / "small", random_model())
+    with pytest.raises(SystemExit) as left:
+        main([str(tmp_path / "small"), "--port", str(server.server_port)])
+    assert left.value.code == 2
+    assert f"127.0.0.1:{server.server_port} cannot be listened on" in capsys.readouterr().err
 
 
 def test_a_model_that_cannot_chat_and_bounds_that_leave_no_room_are_refused(generator):
@@ -473,10 +508,8 @@ def test_the_command_serves_until_ctrl_c(tmp_path, monkeypatch):
     ],
 )
 def test_a_mistake_is_one_line(arguments, message, capsys):
-    from jaxagent.serve.__main__ import main
-
     with pytest.raises(SystemExit) as left:
-        main(list(arguments))
+        main([str(argument) for argument in arguments])
     assert left.value.code == 2
     said = capsys.readouterr().err
     assert message in said

@@ -5,8 +5,10 @@ MODEL is a name (smollm2-135m), a Hugging Face folder, or a GGUF file. Whoever s
 """
 
 import argparse
+import contextlib
 import ipaddress
 import os
+import queue
 import signal
 import sys
 import threading
@@ -15,10 +17,13 @@ from collections.abc import Sequence
 from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.load import load_model
 from jaxagent.models.llm.sampling import SamplingConfig
-from jaxagent.serve.engine import Engine
+from jaxagent.serve.engine import STEP_TOKENS, Engine, EngineFailure
 from jaxagent.serve.server import MAX_BODY, ChatServer, Service
 from jaxagent.training.config import refuse
 from jaxagent.training.devices import use_compilation_cache
+
+# A prompt that is read in pieces of every length.
+_WARM_PROMPT = 256 + 64 + 16
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,7 +50,6 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal comes; the exit status."""
     options = _parser().parse_args(arguments)
-    stop = threading.Event()
     try:
         key = _read_key(options.api_key_env)
         if not 0 <= options.port < 65536 or options.max_body < 1:
@@ -58,21 +62,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         context = options.context or min(2048, generator.model.config.max_positions)
         with Engine(generator, rows=options.rows, queue_length=options.queue) as engine:
             service = Service(generator, engine, context)
-            server = ChatServer(
-                (options.host, options.port), service, key=key, max_body=options.max_body
-            )
-            with server:
-                _warm_up(generator, engine)
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    signal.signal(number, lambda *_: stop.set())
-                _serve(server, options.host, key, stop)
-    except OSError as error:
-        refuse(f"{options.host}:{options.port} cannot be listened on: {error.strerror or error}")
-    except ValueError as error:
+            with _listen(options, service, key) as server:
+                _warm_up(generator, engine, context)
+                _serve(server, options.host, key)
+    except (ValueError, EngineFailure) as error:
         refuse(str(error))
     except KeyboardInterrupt:  # before it listened
         return 128 + signal.SIGINT
     return 0
+
+
+def _listen(options: argparse.Namespace, service: Service, key: str | None) -> ChatServer:
+    try:
+        address = (options.host, options.port)
+        return ChatServer(address, service, key=key, max_body=options.max_body)
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(f"{options.host}:{options.port} cannot be listened on: {why}") from None
 
 
 def _read_key(name: str | None) -> str | None:
@@ -84,14 +90,21 @@ def _read_key(name: str | None) -> str | None:
     return key
 
 
-def _warm_up(generator: Generator, engine: Engine) -> None:
+def _warm_up(generator: Generator, engine: Engine, context: int) -> None:
     """Compile what the first request would otherwise wait for."""
-    ticket = engine.submit([generator.end_token] * 20, SamplingConfig(max_new_tokens=3))
-    while ticket.get(timeout=600).completion is None:
-        pass
+    sampling = SamplingConfig(max_new_tokens=1 + STEP_TOKENS, stop_tokens=())
+    length = max(1, min(_WARM_PROMPT, context - sampling.max_new_tokens))
+    ticket = engine.submit([generator.end_token] * length, sampling)
+    is_done = False
+    while not is_done:
+        with contextlib.suppress(queue.Empty):
+            is_done = ticket.get(timeout=1.0).completion is not None
 
 
-def _serve(server: ChatServer, host: str, key: str | None, stop: threading.Event) -> None:
+def _serve(server: ChatServer, host: str, key: str | None) -> None:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     print(f"serving {server.service.name} at {server.url}; Ctrl-C ends", flush=True)

@@ -41,7 +41,13 @@ class ApiError(Exception):
     """A request that gets no completion, in OpenAI's words."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ):
         """Name the failure.
 
@@ -50,9 +56,11 @@ class ApiError(Exception):
             message: one line for a person.
             param: the field of the request that is to blame.
             code: OpenAI's word for it, where there is one.
+            headers: of the reply, besides the usual ones.
         """
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
+        self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
         """The JSON that clients expect."""

@@ -91,7 +91,9 @@ class Service:
         except (ValueError, RecursionError) as error:
             raise ApiError(400, str(error)) from None
         except QueueFull as error:
-            raise ApiError(429, str(error), code="rate_limit_exceeded") from None
+            raise ApiError(
+                429, str(error), code="rate_limit_exceeded", headers={"Retry-After": "1"}
+            ) from None
         except EngineFailure as error:
             raise ApiError(503, str(error)) from None
 
@@ -217,11 +219,17 @@ class _Handler(BaseHTTPRequestHandler):
         # Headers come as Latin-1, whatever their bytes were meant to be.
         given = shown.encode("latin-1", "replace")
         if key is not None and not hmac.compare_digest(given, key.encode()):
-            raise ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
+            raise ApiError(
+                401,
+                "the API key is missing or wrong",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
 
     def _require_method(self, method: str) -> None:
         if self.command != method:
-            raise ApiError(405, f"this path takes {method}, not {self.command}")
+            message = f"this path takes {method}, not {self.command}"
+            raise ApiError(405, message, headers={"Allow": method})
 
     def _read_body(self) -> bytes:
         kind = self.headers.get_content_type()
@@ -299,7 +307,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Cache-Control", "no-cache")
-        self.send_header("Transfer-Encoding", "chunked")
+        if self._in_chunks:
+            self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
 
     def _end_stream(self, answer: Answer, said: Completion, with_usage: bool) -> None:
@@ -311,18 +320,25 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_event(self, value: Mapping[str, Any]) -> None:
         self._send_chunk(f"data: {json.dumps(value)}\n\n".encode())
 
+    @property
+    def _in_chunks(self) -> bool:
+        """Older clients know no chunks: for them the end of the connection is that of the reply."""
+        return self.request_version != "HTTP/1.0"
+
     def _send_chunk(self, data: bytes) -> None:
-        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data) if self._in_chunks else data)
         self.wfile.flush()
 
-    def _send_json(self, status: int, value: Mapping[str, Any], **headers: str) -> None:
+    def _send_json(
+        self, status: int, value: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
         data = json.dumps(value).encode()
         self._begun = True
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
-        for name, content in headers.items():
-            self.send_header(name.replace("_", "-"), content)
+        for name, content in (headers or {}).items():
+            self.send_header(name, content)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
@@ -335,10 +351,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if not self._body_read:
             self._discard_body()
-        headers = {401: {"WWW_Authenticate": "Bearer"}, 429: {"Retry_After": "1"}}
-        headers[405] = {"Allow": "POST" if self.path.endswith("completions") else "GET"}
         try:
-            self._send_json(error.status, error.body(), **headers.get(error.status, {}))
+            self._send_json(error.status, error.body(), error.headers)
         except OSError:
             self.close_connection = True
 

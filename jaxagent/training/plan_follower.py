@@ -4,6 +4,7 @@ The host asks and goes on; a new plan takes the old one's place between two iter
 compiling again. What was planned, when and why stands in plans.json.
 """
 
+import itertools
 import pathlib
 from typing import Any
 
@@ -75,7 +76,7 @@ class PlanFollower:
         refused = ", ".join(f"{count} {why}" for why, count in sorted(counts["refused"].items()))
         share = counts["accepted_share"]
         plans = [event["plan"] for event in self.guide.events]
-        changes = sum(new != old for old, new in zip(plans, plans[1:]))
+        changes = sum(new != old for old, new in itertools.pairwise(plans))
         return (
             f"plans: {counts['questions']} questions to the model, {counts['accepted']} accepted"
             + ("" if share is None else f" ({share:.0%})")
