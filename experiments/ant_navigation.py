@@ -40,6 +40,7 @@ from jaxagent.training.evaluate import write_report
 from jaxagent.training.plots import plot_paths
 
 PROGRAM = "python -m experiments.ant_navigation"
+MOST_WORDS = 1000  # sub-goals that a planner on the standard input may give
 COURSE = "4,0 4,4 0,4 -4,2 -4,-3 0,0"
 
 
@@ -213,10 +214,11 @@ def run_words(simulator: GoalSimulator, skill: SkillAction, config: NavigationCo
     def read(words: str, position: tuple[float, float], heading: float):
         return resolve_sub_goal(parse_sub_goal(words), position, heading, radius=radius)
 
-    most = 1000 if config.words == "-" else len(_script(config.words))
-    env = VectorEnv(simulator, most * config.pursuit.timeout_steps + 1)
+    script = None if config.words == "-" else _script(config.words)
+    most = MOST_WORDS if script is None else len(script)
+    env = VectorEnv(simulator, MOST_WORDS * config.pursuit.timeout_steps + 1)
     agent = TextHierarchy(env, simulator.aim, skill, read, config.pursuit, max_segments=most)
-    planner = _listen if config.words == "-" else _recite(_script(config.words))
+    planner = _listen if script is None else _recite(script)
     episode = agent.play(planner, "walk", jax.random.key(config.seed))
     _report_words(episode, config, radius)
 
@@ -263,8 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_cpu_devices()
     use_compilation_cache()
     try:
-        if config.words is not None and config.words != "-" and not _script(config.words):
-            raise ValueError(f"words ({config.words!r}) must have at least one sub-goal")
+        if config.words not in (None, "-") and not 0 < len(_script(config.words)) <= MOST_WORDS:
+            raise ValueError(f"words ({config.words[:40]!r}) must have 1 to {MOST_WORDS} sub-goals")
         simulator, skill = open_skill(config.skill, config.radius)
     except ValueError as error:
         refuse(str(error))
