@@ -42,7 +42,7 @@ class Noise:
     """Share of commands that are random; each episode draws one of these."""
     refused: float = 0.4
     """Share of the random commands that the game will refuse."""
-    repeats: float = 0.2
+    repeats: float = 0.4
     """Chance that a refused command is given once more, in episodes with random commands."""
     wide_search: float = 0.25
     """Share of episodes that search in a random order."""
@@ -94,7 +94,7 @@ def demonstrate_noisily(
             if refused_before and rng.random() < noise.repeats:
                 command = turns[-1].command
             elif rng.random() < share:
-                command = _mistake(rng, noise, expert.memory, admissible, reached)
+                command = _mistake(rng, noise, expert, admissible, reached)
         state, text, _, _ = step(game, state, command)
         reached.read(command, text)
         turns.append(NoisyTurn(command, label, choice.subgoal, text))
@@ -138,16 +138,23 @@ class Reached:
 
 
 def _mistake(
-    rng: random.Random, noise: Noise, memory: Memory, admissible: list[str], reached: Reached
+    rng: random.Random,
+    noise: Noise,
+    expert: SearchingExpert,
+    admissible: list[str],
+    reached: Reached,
 ) -> str:
+    """A random command, or one that a learner gives in vain: it takes the place for another."""
+    memory, wanted = expert.memory, expert.task.item
     if rng.random() >= noise.refused or not reached.places:
         return rng.choice(admissible)
     here = rng.choice(sorted(reached.places))
     elsewhere = rng.choice(memory.receptacles)
-    seen = [thing for things in memory.contents.values() for thing in things]
-    refused = [f"go to {here}", f"open {elsewhere}", f"examine {elsewhere}"]
-    if seen:
-        refused.append(f"take {rng.choice(seen)} from {elsewhere}")
     if memory.held:
-        refused.append(f"move {memory.held} to {elsewhere}")
-    return rng.choice(refused)
+        in_vain = [f"move {memory.held} to {elsewhere}", f"take {wanted} 1 from {here}"]
+    else:
+        # What is wanted, where it is not: the commonest mistake of all.
+        thing = f"{wanted} {rng.randint(1, 3)}"
+        in_vain = [f"take {thing} from {here}"] * 3 + [f"take {thing} from {elsewhere}"]
+    in_vain += [f"go to {here}", f"open {elsewhere}", f"examine {elsewhere}"]
+    return rng.choice(in_vain)
