@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from envs.ant import TASKS
 from envs.brax_env import BACKENDS
 from jaxagent.agents.ppo import PPOConfig
-from jaxagent.planning.backends import check_planner
+from jaxagent.planning.backends import check_planner, is_language_model
 from jaxagent.planning.guidance import GuidanceConfig
 from jaxagent.training.config import (
     RunConfig,
@@ -25,7 +25,6 @@ DESCRIPTION = (
     "evaluation is without guidance."
 )
 PRESETS = ("auto", "cpu", "gpu")
-PLAN_FILES = (".yaml", ".yml", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +80,7 @@ class AntConfig:
     @property
     def asks_model(self) -> bool:
         """Whether a language model plans."""
-        return self.planner != "rule" and pathlib.Path(self.planner).suffix not in PLAN_FILES
+        return is_language_model(self.planner)
 
     def _check_model(self) -> None:
         if self.replan_patience < 1:

@@ -1,13 +1,15 @@
 """A language model that converses, as the planner of the household games."""
 
-import pathlib
 from typing import Any
 
 from jaxagent.planning.asking import AskSettings, PlannerLog
-from jaxagent.planning.backends import check_planner, make_chat, make_subgoal_planner
+from jaxagent.planning.backends import (
+    check_planner,
+    is_language_model,
+    make_chat,
+    make_subgoal_planner,
+)
 from jaxagent.planning.subgoal_planner import SubGoalPlanner
-
-_PLAN_FILES = (".yaml", ".yml", ".json")  # plans of points, for bodies that walk
 
 
 def chat_name(agent: str) -> str | None:
@@ -17,13 +19,13 @@ def chat_name(agent: str) -> str | None:
         agent: as on the command line, `planner:smollm2-135m` for example.
     """
     name = agent.removeprefix("planner:")
-    if name == agent or name == "rule" or pathlib.Path(name).suffix in _PLAN_FILES:
+    if name == agent:
         return None
     try:
         check_planner(name)
     except ValueError:
         return None
-    return name
+    return name if is_language_model(name) else None
 
 
 class ChatAdvisor:

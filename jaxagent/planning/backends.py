@@ -44,6 +44,15 @@ def check_planner(name: str) -> None:
         )
 
 
+def is_language_model(name: str) -> bool:
+    """Whether a name that `check_planner` takes is that of a language model.
+
+    Args:
+        name: as of `make_planner`.
+    """
+    return name != "rule" and pathlib.Path(name).suffix not in _PLAN_FILES
+
+
 def _is_endpoint(name: str) -> bool:
     return name == "openai" or (name.startswith("openai:") and name != "openai:")
 
@@ -67,7 +76,7 @@ def make_chat(name: str, *, context: int = 2048, conversations: int = 1) -> Chat
 
         model = name.removeprefix("openai").removeprefix(":")
         return ResilientChat(OpenAIChat(model or None, context=context))
-    if name == "rule" or pathlib.Path(name).suffix in _PLAN_FILES:
+    if not is_language_model(name):
         raise ValueError(f"{name} is no language model")
     from jaxagent.models.llm.load import load_model
     from jaxagent.planning.flax_chat import FlaxChat

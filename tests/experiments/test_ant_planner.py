@@ -63,6 +63,12 @@ def test_a_run_whose_plans_come_from_an_endpoint(tmp_path, environment, capsys):
     assert len(trained) == 4
     assert all(r["reward_guidance"] != 0 for r in trained)
 
+    # Taken up again after its end it asks nobody (the endpoint is gone) and keeps its history.
+    assert train(tmp_path, *stuck, "--resume") == 0
+    assert json.loads((folder / "plans.json").read_text())["events"] == told["events"]
+    assert "3 questions to the model, 2 accepted (67%)" in capsys.readouterr().out
+    assert load_plan(folder / "plan.json") == plan
+
     # It is read again without the model: what was followed is part of the state.
     environment.delenv("OPENAI_BASE_URL")
     environment.delenv("OPENAI_API_KEY")
