@@ -71,6 +71,7 @@ def test_transformers_reads_the_same_out_of_a_gguf_file(tmp_path, monkeypatch, n
         np.testing.assert_allclose(logits, torch_logits(peer, prompt), atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore")  # peft's own
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft")
 def test_peft_reads_adapters_saved_here(tmp_path):
     from peft import PeftModel
@@ -132,5 +133,8 @@ def test_smollm2s_own_weights(smollm2):
     chosen = write(ours.params, last, cache)
     for b, row in enumerate(ids):
         expected = torch_logits(peer, np.array(row))
-        np.testing.assert_allclose(prompt[b, : len(row)], expected, atol=1e-4)
+        np.testing.assert_allclose(prompt[b, 1 : len(row)], expected[1:], atol=1e-4)
+        # The first token is this model's attention sink: activations in the thousands, logits to
+        # a relative 1e-5, which is past 1e-4 at logits of 15.
+        np.testing.assert_allclose(prompt[b, 0], expected[0], atol=1e-4, rtol=2e-5)
         assert chosen[b].tolist() == torch_greedy(peer, np.array(row), NEW_TOKENS)
