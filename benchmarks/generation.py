@@ -127,12 +127,14 @@ class Side:
 
     def close(self) -> None:
         """Let the process end."""
-        self._process.communicate()
+        if self._process.returncode is None:
+            self._process.communicate()
 
     def _answer(self) -> dict[str, Any]:
         line = assert_pipe(self._process.stdout).readline()
         if not line:
-            raise RuntimeError(f"the process of {self.name} ended with {self._process.wait()}")
+            self.close()
+            raise RuntimeError(f"the process of {self.name} ended with {self._process.returncode}")
         return json.loads(line)
 
 

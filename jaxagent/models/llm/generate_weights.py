@@ -17,25 +17,25 @@ def per_layer(variables: dict[str, Any]) -> dict[str, Any]:
         variables: collections whose `layers` have a leading axis.
 
     Returns:
-        The same with `layers_0`, `layers_1`, … instead. Unchanged on accelerators, which read a
-        scanned layer where it lies, and where an array is spread over several devices.
+        The same with `layers_0`, `layers_1`, … instead. Unchanged on accelerators, where views
+        are not to be had, and where arrays are spread over several devices.
     """
     variables = jax.tree.map(jnp.asarray, variables)
     devices = {device for array in jax.tree.leaves(variables) for device in array.devices()}
-    if len(devices) != 1 or next(iter(devices)).platform != "cpu":
+    device = devices.pop()
+    if devices or device.platform != "cpu":
         return variables
-    return {name: _split(collection) for name, collection in variables.items()}
+    return {name: _split(collection, device) for name, collection in variables.items()}
 
 
-def _split(collection: Mapping[str, Any]) -> dict[str, Any]:
+def _split(collection: Mapping[str, Any], device: jax.Device) -> dict[str, Any]:
     if "layers" not in collection:
         return dict(collection)
     rest = {name: tree for name, tree in collection.items() if name != "layers"}
     views = jax.tree.map(np.asarray, collection["layers"])
     count = len(jax.tree.leaves(views)[0])
-    layers = {f"layers_{number}": _view(views, number) for number in range(count)}
-    return rest | layers
 
+    def layer(number: int) -> dict[str, Any]:
+        return jax.tree.map(lambda x: jax.device_put(x[number], device, may_alias=True), views)
 
-def _view(stacked: Mapping[str, Any], number: int) -> dict[str, Any]:
-    return jax.tree.map(lambda array: jax.device_put(array[number], may_alias=True), stacked)
+    return rest | {f"layers_{number}": layer(number) for number in range(count)}

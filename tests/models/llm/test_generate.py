@@ -2,13 +2,17 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxagent.models.llm import generate_steps
 from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.generate_rows import PIECES, RowBatch, pieces
+from jaxagent.models.llm.lora import LoRA
 from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.models.llm.scoring import token_log_probs
 from tests.models.llm.random_models import COMMANDS, log_probs_after, random_model
 
 FREE = SamplingConfig(max_new_tokens=20, stop_tokens=())
@@ -98,9 +102,9 @@ def test_a_history_that_was_changed_is_read_from_the_change_on(generator):
 
 
 def test_rows_of_a_session_go_their_own_ways(generator):
-    session = generator.session(3)
-    histories = prompts_of([10, 60, 33])
-    for turn in range(4):
+    session = generator.session(5)
+    histories = prompts_of([10, 60, 33, 1, 2])
+    for turn in range(3):
         replies = session.generate(histories, dataclasses.replace(FREE, max_new_tokens=5 + turn))
         for row, reply in enumerate(replies):
             assert reply.tokens.tolist() == greedy(generator.model, histories[row], 5 + turn)[0]
@@ -154,24 +158,26 @@ def test_equal_prompts_draw_apart_and_are_read_once(generator, monkeypatch):
     )
     prompt = prompts_of([30])[0]
     config = dataclasses.replace(FREE, temperature=1.0, seed=11)
-    group = generator.generate([prompt] * 4, config)
+    group = generator.generate([prompt] * 8, config)
     assert sizes == [1]
-    assert len({tuple(reply.tokens.tolist()) for reply in group}) == 4
-    for row, reply in enumerate(group):
+    assert len({tuple(reply.tokens.tolist()) for reply in group}) == 8
+    for row, reply in enumerate(group[:3]):
         (alone,) = generator.generate([prompt], dataclasses.replace(config, seed=11 + row))
         assert alone.tokens.tolist() == reply.tokens.tolist()
         np.testing.assert_allclose(alone.behaviour_log_prob, reply.behaviour_log_prob, atol=1e-4)
 
 
 def test_a_row_says_the_same_whoever_is_beside_it(generator):
-    prompts = prompts_of([20, 45, 8])
+    prompts = prompts_of([20, 45, 8, 9, 10])
     configs = [
         dataclasses.replace(FREE, temperature=0.9, top_p=0.9, seed=1),
         dataclasses.replace(FREE, temperature=1.3, top_k=20, seed=2, max_new_tokens=7),
         FREE,
+        FREE,
+        FREE,
     ]
     constraint = generator.string_set(COMMANDS)
-    constraints = [None, constraint, None]
+    constraints = [None, constraint, None, None, None]
     configs[1] = dataclasses.replace(configs[1], stop_tokens=None, max_new_tokens=24)
     together = generator.generate(prompts, configs, constraints)
     for row in range(3):
@@ -269,10 +275,10 @@ def test_renormalised_probabilities_of_a_set_sum_to_one(generator):
     prompt, total = prompts_of([12])[0], 0.0
     commands = COMMANDS[:12]
     seen = {}
-    for first in range(0, 128, 16):
+    for first in range(0, 128, 8):
         config = SamplingConfig(max_new_tokens=24, temperature=1.0, seed=first)
         constraint = generator.string_set(commands)
-        for reply in generator.generate([prompt] * 16, config, constraint):
+        for reply in generator.generate([prompt] * 8, config, constraint):
             seen[reply.text] = reply.permitted_log_prob.sum()
             np.testing.assert_allclose(
                 reply.permitted_log_prob, reply.behaviour_log_prob, atol=1e-5
@@ -299,9 +305,9 @@ def test_json_is_complete_however_small_the_budget(generator):
 
     for budget in (shortest, shortest + 3, 60):
         configs = [
-            SamplingConfig(max_new_tokens=budget, temperature=1.5, seed=seed) for seed in range(16)
+            SamplingConfig(max_new_tokens=budget, temperature=1.5, seed=seed) for seed in range(8)
         ]
-        for reply in generator.generate(prompts_of([9]) * 16, configs, constraint):
+        for reply in generator.generate(prompts_of([9]) * 8, configs, constraint):
             assert set(json.loads(reply.text)) == {"a", "b"}
             assert len(reply.tokens) <= budget
             assert reply.finish_reason == "end"
@@ -317,6 +323,27 @@ def test_new_parameters_need_no_new_programs(generator):
     (reply,) = speaking.generate([prompt], FREE)
     assert reply.tokens.tolist() == greedy(other, prompt, 20)[0]
     assert generate_steps.decode._cache_size() == compiled
+
+
+def test_layers_are_views_of_the_parameters_and_adapters_go_along():
+    model = random_model()
+    lora = LoRA(rank=2, targets=("query", "down"))
+    adapters = lora.init(model.config, jax.random.key(0))
+    adapters = jax.tree.map(
+        lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), adapters
+    )
+    adapted = lora.variables(adapters)["lora"]
+    generator = Generator(model, lora=adapted)
+    stacked = model.params["layers"]["mlp"]["gate"]["kernel"]
+    view = generator.variables["params"]["layers_1"]["mlp"]["gate"]["kernel"]
+    assert view.unsafe_buffer_pointer() == stacked.unsafe_buffer_pointer() + view.nbytes
+    prompt = prompts_of([20])[0]
+    (reply,) = generator.generate([prompt], FREE)
+    (plain,) = Generator(model).generate([prompt], FREE)
+    assert reply.tokens.tolist() != plain.tokens.tolist()
+    tokens = np.array([prompt + reply.tokens.tolist()])
+    whole = token_log_probs(model.config, {"params": model.params, "lora": adapted}, tokens)
+    np.testing.assert_allclose(reply.log_prob, whole[0, 20:], atol=1e-4)
 
 
 @pytest.mark.parametrize(
