@@ -15,6 +15,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from envs.text.data import DataError, data_root, list_games
 from envs.text.game import Game, load_game
 from envs.text.generator import generate_games
@@ -43,7 +46,7 @@ from jaxagent.models.llm.lora import LoRA
 from jaxagent.models.llm.words import SubwordTokenizer, Tokenizer, WordTokenizer, with_embedding
 from jaxagent.planning.household_format import FORMATS
 from jaxagent.planning.household_player import HouseholdPlayer, PlannerModel
-from jaxagent.planning.planner_files import Planner, save_planner
+from jaxagent.planning.planner_files import Planner, load_planner, save_planner
 from jaxagent.training.chunks import Position
 from jaxagent.training.config import refuse, to_plain
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
@@ -127,7 +130,8 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
         imitation = Imitation(
             model, config.imitation, updates, factors=tokenizer.factors if compact else None
         )
-        return Learner(imitation, tokenizer, None, None, None)
+        initial = _initial_params(config.initial, imitation, tokenizer)
+        return Learner(imitation, tokenizer, initial, None, None)
     source = "smollm2-135m" if config.preset == "smollm2" else config.preset.removeprefix("hf:")
     base = load_model(source)
     model = dataclasses.replace(base.config, dtype=config.dtype, remat=True)
@@ -138,6 +142,23 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
     tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size)
     initial, frozen = (None, base.params) if lora else (base.params, None)
     return Learner(imitation, tokenizer, initial, frozen, base)
+
+
+def _initial_params(source: str | None, imitation: Imitation, tokenizer: WordTokenizer) -> Any:
+    """Parameters of a planner that has been trained before; None draws them.
+
+    Raises:
+        ValueError: it is of another vocabulary or another size.
+    """
+    if source is None:
+        return None
+    planner = load_planner(source)
+    if planner.tokenizer.to_dict() != tokenizer.to_dict():
+        raise ValueError(f"initial ({source}) has another vocabulary than this run")
+    ours = jax.eval_shape(lambda key: imitation.init(key).params, jax.random.key(0))
+    if jax.tree.map(jnp.shape, planner.params) != jax.tree.map(jnp.shape, ours):
+        raise ValueError(f"initial ({source}) is a model of another size than this run's")
+    return planner.params
 
 
 def tiny_model(tokenizer: WordTokenizer, style: str, dtype: Any = "float32") -> LlamaConfig:

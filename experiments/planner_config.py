@@ -32,6 +32,8 @@ class PlannerConfig:
     """sft: supervised, on demonstrations."""
     preset: str = "tiny"
     """tiny (about 1 M parameters, from scratch), smollm2, or hf:FOLDER (a Hugging Face model)."""
+    initial: str | None = None
+    """Planner to begin with instead of random weights: tiny, tiny-hierarchical or a folder."""
     style: str = "compact"
     """Text format: compact, plain, and each with -hierarchical (sub-goals in the text)."""
     source: str = "auto"
@@ -116,6 +118,8 @@ class PlannerConfig:
                 f"lora_rank ({self.lora_rank}) is for smollm2 and hf:FOLDER: tiny begins from "
                 "scratch"
             )
+        if self.preset != "tiny" and self.initial:
+            raise ValueError(f"initial ({self.initial}) is for tiny: {self.preset} has its own")
         if self.preset != "tiny" and self.style.startswith("compact"):
             raise ValueError(
                 f"style ({self.style}) has a tokeniser of its own, preset ({self.preset}) another: "
