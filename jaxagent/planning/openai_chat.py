@@ -8,6 +8,7 @@ import json
 import os
 import time
 import urllib.parse
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ class OpenAIChat:
         self._client = openai.OpenAI(
             api_key=key or "none", base_url=base_url, timeout=timeout, max_retries=0
         )
+        # The client's connections would otherwise stay open until the process ends.
+        weakref.finalize(self, self._client.close)
         self._model, self._host, self._context = model, parts.hostname, context
         self._timeout, self._clock, self._stopped = timeout, clock, False
         # Only OpenAI's own models refuse the older name, which everybody else understands.
