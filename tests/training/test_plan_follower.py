@@ -11,6 +11,7 @@ import pytest
 from jaxagent.planning.asking import AskSettings
 from jaxagent.planning.chat import ChatError
 from jaxagent.planning.device_plan import plan_arrays
+from jaxagent.planning.flax_chat import FlaxChat
 from jaxagent.planning.goal_planner import GoalPlanner, GoalTask
 from jaxagent.planning.guidance import Guidance
 from jaxagent.planning.plan_guide import PlanGuide
@@ -19,6 +20,7 @@ from jaxagent.planning.rules import RulePlanner
 from jaxagent.planning.serving.replanning import ReplanRule
 from jaxagent.training.interruption import Interrupted
 from jaxagent.training.plan_follower import PlanFollower
+from tests.models.llm.random_models import random_model
 from tests.planning.scripted import ScriptedChat
 from tests.training.probe_run import make_arm, make_trainer, run_config
 from tests.training.test_loop import StopAfter, same
@@ -128,6 +130,26 @@ def test_interrupted_and_resumed_is_the_same_run(programs, whole, tmp_path, iter
     same(state, whole[2])
     assert follower.guide.events == whole[1].guide.events
     assert follower.tell() == whole[1].tell()
+
+
+def test_a_model_in_this_process_answers_while_two_devices_train(programs, tmp_path):
+    """Its programs and the training's, which synchronise two devices, must not block each other."""
+    run, trainer, compiled = programs
+    assert trainer.layout.size == 2
+    chat = FlaxChat(random_model(max_positions=4096), context=4096)
+    wander = GoalTask("wander", most=1)
+    planner = GoalPlanner(chat, wander, RULE, settings=AskSettings(retries=0, temperature=2.0))
+    with PlanGuide(planner, RULE, "reach", (0.0, 0.0), replan=STUCK) as guide:
+        assert guide.begin().source == chat.name
+        arm = make_arm(tmp_path / "run", run, trainer, compiled)
+        arm.plans = PlanFollower(guide, trainer, tmp_path / "run")
+        arm.train(resume=False)
+        asked = guide.summary()["service"]["asked"]
+        assert asked > 1  # and nobody stood still for the answer
+        question = guide._question
+        if question is not None:
+            assert guide._service.wait(question).answer is not None
+    assert planner.log.summary()["accepted"] > 1
 
 
 def test_another_plan_compiles_nothing(programs, whole):
