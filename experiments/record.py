@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not options.folder:
             raise ValueError(f"folder must be given: {PROGRAM} RUN")
-        if not out.parent.is_dir():
+        if options.out and not out.parent.is_dir():
             raise ValueError(f"out ({out}) must lie in a folder that exists")
         _, trainer, state = load_any_run(folder, options.checkpoint)
     except ValueError as error:
