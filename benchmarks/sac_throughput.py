@@ -254,7 +254,7 @@ def read_command_line(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure; the exit status."""
     options = read_command_line(sys.argv[1:] if arguments is None else arguments)
-    prepare_cpu_devices()
+    prepare_cpu_devices(spare_threads=True)
     console, progress = consoles()
     results: dict[str, Any] = {"machine": machine()}
     with device_put_replicated_restored():

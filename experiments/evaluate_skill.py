@@ -79,7 +79,8 @@ def skill_of_run(folder: pathlib.Path, checkpoint: int | None) -> Skill:
     params = SkillParams(
         policy_params=agent.policy_params, normaliser=agent.normaliser if normalises else None
     )
-    meta = describe(config) | {"steps": int(state.iteration[0]) * steps_per_iteration(config)}
+    done = int(state.iteration[0])
+    meta = describe(config) | {"iteration": done, "steps": done * steps_per_iteration(config)}
     return Skill(folder.name, trainer.agent.policy, params, meta)
 
 
@@ -94,7 +95,8 @@ def describe(config: SkillsConfig) -> dict[str, Any]:
         "on_success": evaluated.spec.on_success,
         "episode_length": config.run.episode_length,
         "command": f"python -m experiments.train_skills --task {config.task} "
-        f"--algorithm {config.algorithm} --seed {config.run.seed}",
+        f"--algorithm {config.algorithm} --seed {config.run.seed} "
+        f"--total-steps {config.run.total_steps}",
         "seed": config.run.seed,
         "configuration": to_plain(config),
     }

@@ -338,7 +338,7 @@ def train(config: SkillsConfig, folder: pathlib.Path, layout: Layout, reporter: 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train; the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    prepare_cpu_devices()
+    prepare_cpu_devices(spare_threads=True)
     config = read_command_line(arguments)
     try:
         join_processes(config.run.coordinator, config.run.num_processes, config.run.process_id)

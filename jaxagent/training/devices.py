@@ -42,13 +42,20 @@ class Layout:
         return f"{self.size} x {kind}, {chunks}{processes}"
 
 
-def prepare_cpu_devices() -> None:
+def prepare_cpu_devices(spare_threads: bool = False) -> None:
     """Give the CPU backend one device for each core; must run before JAX is first used.
 
     XLA does not spread operations as small as an Ant over cores, so on a CPU each core steps its
     own share of the environments (three times the throughput). Does nothing where an XLA flag
     has already said how many.
+
+    Args:
+        spare_threads: give XLA four threads a core. With one a core, a device that waits in a
+            collective holds a thread that another device's matrix product is waiting for, and a
+            program that mixes the two, as off-policy updates do, sooner or later stands still.
     """
+    if spare_threads:
+        os.environ.setdefault("PJRT_NPROC", str(4 * (os.cpu_count() or 1)))
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
         cores = len(affinity(0)) if affinity else os.cpu_count() or 1
