@@ -139,6 +139,11 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
     if config.lora_rank:
         lora = LoRA(rank=config.lora_rank, alpha=2.0 * config.lora_rank)
     imitation = Imitation(model, config.imitation, updates, lora=lora)
+    if len(base.tokenizer) > model.vocab_size:
+        raise ValueError(
+            f"preset ({config.preset}): its tokeniser has {len(base.tokenizer)} tokens, its model "
+            f"{model.vocab_size}"
+        )
     tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size)
     initial, frozen = (None, base.params) if lora else (base.params, None)
     return Learner(imitation, tokenizer, initial, frozen, base)
@@ -229,7 +234,9 @@ class Run:
         """Plays the validation games, freely and greedily."""
         begin = time.perf_counter()
         player = self.player(params)
-        episodes = play_games(player, self.games.validation, self.games.validation_goals)
+        episodes = play_games(
+            player, self.games.validation, self.games.validation_goals, self.config.horizon
+        )
         total = score_by_type(episodes)["all"]
         plot_teaching(self.folder / "curves.png", read_metrics(self.folder / "metrics.jsonl"))
         metrics = {
@@ -261,7 +268,7 @@ class Run:
         for name, games, goals in self._panels():
             for mode in ("free", "constrained"):
                 player = self.player(params, mode == "constrained")
-                episodes = play_games(player, games, goals)
+                episodes = play_games(player, games, goals, self.config.horizon)
                 scores = score_by_type(episodes)
                 result[f"{name} {mode}"] = {k: part.as_dict() for k, part in scores.items()}
                 total = scores["all"]
@@ -316,7 +323,7 @@ class Run:
         paths = [p for p in self.games.split.train if share_below(f"{number}/{p}", share)]
         games = [load_game(path) for path in paths] or self.games.generated
         games = games[: self.config.dagger_games]
-        episodes = play_games(self.player(params), games, [""] * len(games))
+        episodes = play_games(self.player(params), games, horizon=self.config.horizon)
         labelled = [label_episode(game, each) for game, each in zip(games, episodes)]
         # The next chunk may be made already.
         self.visited.add(position.chunk + 2, [LabelledEpisode(*each) for each in labelled])

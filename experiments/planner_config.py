@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from envs.text.noisy import Noise
+from envs.text.protocol import DEFAULT_HORIZON
 from jaxagent.agents.planner import ImitationConfig
 from jaxagent.planning.household_format import FORMATS
 from jaxagent.training.config import overlay, parse_command_line, read_yaml, refuse
@@ -66,6 +67,8 @@ class PlannerConfig:
     """Games that the planner is chosen by, at most; none of them is trained on."""
     final_games: int = 200
     """Games of each panel that the planner is judged by at the end, at most; 0 judges not."""
+    horizon: int = DEFAULT_HORIZON
+    """Steps within which a game has to be won, wherever the planner plays."""
     config: str | None = None
     """YAML file of options; the command line wins over it, it wins over the preset."""
     resume: bool = False
@@ -92,7 +95,7 @@ class PlannerConfig:
         for name in ("generated_games", "dagger", "lora_rank", "final_games"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 0")
-        for name in ("rows", "dagger_games", "validation_games"):
+        for name in ("rows", "dagger_games", "validation_games", "horizon"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1")
         if self.row_tokens < 128:

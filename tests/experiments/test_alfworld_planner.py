@@ -1,0 +1,216 @@
+"""The command: a real, short run on generated games; what it refuses; other presets."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from envs.text.describe import opening_text
+from envs.text.engine import admissible_commands
+from envs.text.generator import generate_games
+from envs.text.noisy import Noise
+from envs.text.scores import Episode
+from envs.text.searching import SearchingExpert
+from experiments import alfworld_planner
+from experiments.alfworld_data import (
+    Demonstrator,
+    VisitedStates,
+    entity_tokenizer,
+    share_below,
+    split_games,
+    with_goal,
+)
+from experiments.alfworld_planner import main
+from experiments.household_rounds import label_episode, play_games
+from experiments.planner_config import read_command_line
+from jaxagent.models.llm.llama import init_params
+from jaxagent.models.llm.load import LanguageModel, load_model, save_model
+from jaxagent.planning.household_format import FORMATS, Reply
+from jaxagent.planning.planner_files import load_planner
+from jaxagent.training.packing import Shape
+from jaxagent.training.written import EpisodeWriter, LabelledTurn
+from tests.models.llm.files import small_tokenizer, write_folder
+from tests.planning.small_planner import small_config
+
+SHORT = (
+    "--source generated --generated-games 6 --num-updates 6 --warmup-updates 1 --num-validations 2 "
+    "--validation-games 3 --final-games 3 --rows 2 --row-tokens 128 --num-devices 1 --horizon 8"
+).split()
+
+
+@pytest.fixture
+def small_model(monkeypatch):
+    monkeypatch.setattr(
+        alfworld_planner,
+        "tiny_model",
+        lambda tokenizer, style, dtype: small_config(tokenizer.vocab_size),
+    )
+
+
+def test_a_run_leaves_everything_and_can_be_taken_up(tmp_path, small_model, capsys):
+    options = [*SHORT, "--runs-dir", str(tmp_path), "--dagger", "1", "--dagger-games", "4"]
+    assert main([*options, "--name", "one"]) == 0
+    folder = tmp_path / "one"
+    printed = capsys.readouterr().out
+    assert "round 1: played 4 train games" in printed
+    assert "generated_unseen, constrained" in printed
+    result = json.loads((folder / "evaluation.json").read_text())
+    assert set(result) == {"generated_unseen free", "generated_unseen constrained"}
+    assert result["generated_unseen constrained"]["all"]["inadmissible_share"] == 0.0
+    assert (folder / "curves.png").stat().st_size > 1000
+    assert (folder / "generated_unseen-free.html").is_file()
+    assert len(list((folder / "visited").glob("from-*.json"))) == 1
+    planner = load_planner(folder / "best")
+    more = ["--initial", str(folder / "best"), "--style", "plain", "--name", "two"]
+    with pytest.raises(SystemExit, match="2"):
+        main([*SHORT, "--runs-dir", str(tmp_path), *more])
+    assert "has another vocabulary than this run" in capsys.readouterr().err
+    assert planner.style.name == "compact"
+    with pytest.raises(SystemExit, match="2"):
+        main(["--runs-dir", str(tmp_path), "--name", "one", "--resume", "--rows", "4"])
+    assert "was begun with rows 2, not 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--stage rl", "stage (rl) must be one of sft"),
+        ("--preset huge", "preset (huge) must be tiny, smollm2 or hf:FOLDER"),
+        ("--preset hf:/nowhere", "preset (hf:/nowhere): there is no such folder"),
+        ("--style runes", "style (runes) must be one of compact"),
+        ("--lora-rank 4", "lora_rank (4) is for smollm2 and hf:FOLDER"),
+        ("--preset smollm2 --style compact", "style (compact) has a tokeniser of its own"),
+        ("--source generated --goals human", "goals (human) needs games that people described"),
+        ("--source generated --hold-out-floor-plans", "hold_out_floor_plans needs games"),
+        ("--source generated --generated-games 0", "generated_games (0) must be at least 1"),
+        ("--generated-share 2", "generated_share (2.0) must lie in [0, 1]"),
+        ("--num-updates 50", "warmup_updates (100) must be less than num_updates (50)"),
+        ("--row-tokens 8", "row_tokens (8) must be at least 128"),
+        ("--data /nowhere", "/nowhere"),
+        ("--config /nowhere.yaml", "config (/nowhere.yaml) cannot be read"),
+        ("--resume --name nothing", "resume: "),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(options, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(options.split())
+    assert left.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_hugging_face_folder_learns_in_full_and_by_low_rank_terms(tmp_path, capsys):
+    tokenizer = small_tokenizer()
+    model = small_config(len(tokenizer) + 3, max_positions=2048)
+    base = LanguageModel(model, init_params(model, jax.random.key(0)), tokenizer, "base")
+    save_model(tmp_path / "model", base)
+    options = [
+        *"--source generated --generated-games 3 --num-updates 2 --warmup-updates 1".split(),
+        *"--num-validations 1 --validation-games 1 --final-games 0 --rows 1".split(),
+        *"--row-tokens 1024 --dtype float32 --num-devices 1 --horizon 2".split(),
+        *("--runs-dir", str(tmp_path), "--preset", f"hf:{tmp_path / 'model'}"),
+    ]
+    for name, more in (("full", []), ("low", ["--lora-rank", "2"])):
+        assert main([*options, "--name", name, *more]) == 0
+        after = load_model(tmp_path / name / "last")
+        changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), base.params, after.params)
+        assert changed["layers"]["attention"]["query"]["kernel"]
+        assert changed["embedding"] == (name == "full")
+
+
+def test_a_tokeniser_larger_than_its_model_is_refused(tmp_path, capsys):
+    write_folder(tmp_path / "model", "smollm2")
+    with pytest.raises(SystemExit, match="2"):
+        main([*SHORT[:4], "--preset", f"hf:{tmp_path / 'model'}", "--runs-dir", str(tmp_path)])
+    assert "tokens, its model 131" in capsys.readouterr().err
+
+
+def test_the_split_depends_on_names_alone(tmp_path):
+    paths = [
+        tmp_path / f"pick-Egg-None-Fridge-{plan}" / f"trial_{n}" / "game.tw-pddl"
+        for plan in range(1, 60)
+        for n in range(10)
+    ]
+    plain, held = split_games(paths), split_games(paths[::-1], hold_out_floor_plans=True)
+    assert set(plain.train) | set(plain.validation) == set(paths)
+    assert 0.02 < len(plain.validation) / len(paths) < 0.06
+    assert not plain.held_out
+    plans = {path.parent.parent.name for path in held.held_out}
+    assert 3 < len(plans) < 20
+    assert not plans & {path.parent.parent.name for path in (*held.train, *held.validation)}
+    assert len(held.held_out) == 10 * len(plans)
+    assert share_below("a", 1.0)
+    assert not share_below("a", 0.0)
+
+
+def demonstrator(tmp_path, share=0.5):
+    games = [made.game for made in generate_games(4, 3)]
+    return Demonstrator(
+        paths=[], generated=games, generated_share=1.0,
+        writer=EpisodeWriter(FORMATS["compact"], entity_tokenizer()),
+        shapes=[Shape(2, 256, 115), Shape(1, 512, 230)], noise=Noise(), seed=0,
+        visited=VisitedStates(tmp_path), visited_share=share,
+    )  # fmt: skip
+
+
+def test_a_chunk_depends_on_its_number_and_on_what_was_visited_before_it(tmp_path):
+    before = demonstrator(tmp_path)
+    plain = [before.episodes(chunk) for chunk in (2, 3)]
+    turns = [LabelledTurn("look", "look", "", "Nothing happens.")]
+    before.visited.add(3, [("Your task is to: put a pen in desk.", turns)])
+    after = [before.episodes(chunk) for chunk in (2, 3)]
+    again = demonstrator(tmp_path).episodes(3)
+    as_lists = [[e.tokens.tolist() for e in some] for some in (*plain, *after, again)]
+    assert as_lists[0] == as_lists[2]
+    assert as_lists[1] != as_lists[3]
+    assert as_lists[3] == as_lists[4]
+    shortest = min(map(len, as_lists[3]))
+    assert sum(len(tokens) == shortest for tokens in as_lists[3]) > 0.3 * len(as_lists[3])
+
+
+def test_labels_of_visited_states_are_the_expert_s(tmp_path):
+    game = next(generate_games(1, 3)).game
+    episode = Episode(game.name, "", game.task_text, [], [], [], [], False)
+    opening = opening_text(game, game.initial)
+    episode = episode._replace(observations=[opening], commands=["look", "look"])
+    text, turns = label_episode(game, episode)
+    assert text == opening
+    expert = SearchingExpert(opening)
+    assert [turn.command for turn in turns] == ["look", "look"]
+    first = expert.act(opening, admissible_commands(game, game.initial))
+    assert (turns[0].label, turns[0].subgoal) == first
+
+
+def test_goals_are_reworded_in_the_opening():
+    text = "You see a desk 1.\n\nYour task is to: put a pen in desk."
+    assert with_goal(text, "stow the pen") == "You see a desk 1.\n\nYour task is to: stow the pen."
+    assert with_goal("nothing asked", "x") == "nothing asked"
+
+
+def test_files_and_the_command_line_are_read_in_order(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("style: compact-hierarchical\nnum_updates: 300\nrow_tokens: 512\n")
+    config = read_command_line(["--config", str(file), "--row-tokens", "256"])
+    assert (config.style, config.run.num_updates, config.row_tokens) == (
+        "compact-hierarchical", 300, 256,
+    )  # fmt: skip
+    assert read_command_line(["--style", "plain"]).row_tokens == 768
+
+
+def test_a_round_plays_each_game_once(small_model):
+    class Looker:
+        def begin(self, openings):
+            self.count = len(openings)
+
+        def act(self, observations, admissible):
+            return [Reply("look" if commands else "") for commands in admissible]
+
+    games = [made.game for made in generate_games(2, 3)]
+    episodes = play_games(Looker(), games, ["stow it", ""], horizon=3)  # type: ignore[arg-type]
+    assert [len(episode.commands) for episode in episodes] == [3, 3]
+    assert episodes[0].task == "stow it"
+    assert "stow it" in episodes[0].observations[0]
+    assert episodes[1].task == games[1].task_text
