@@ -84,8 +84,21 @@ def begin_plan(config: AntConfig, guide: PlanGuide | None, folder: pathlib.Path)
     """
     if guide is None:
         return plan_beforehand(config)
-    kept = folder / PLAN_FILE
     if config.resume and any(path.name.isdigit() for path in folder.glob("checkpoints/*")):
         # Where it differs from the checkpoint's, that one is restored with the state.
-        return load_plan(kept) if kept.exists() else plan_beforehand(config)
+        return plan_of_run(config, folder)
     return guide.begin()
+
+
+def plan_of_run(config: AntConfig, folder: pathlib.Path) -> Plan:
+    """The plan that a run followed last.
+
+    Args:
+        config: of the run.
+        folder: of the run, or of an arm.
+
+    Raises:
+        ValueError: its file is refused.
+    """
+    kept = folder / PLAN_FILE
+    return load_plan(kept) if config.asks_model and kept.exists() else plan_beforehand(config)

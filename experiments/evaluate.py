@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.ant import ant
-from experiments.ant_guidance import load_run, make_planner, picture
+from experiments.ant_guidance import load_run, picture
+from experiments.ant_plan import plan_of_run
 from jaxagent.training.config import parse_command_line, refuse
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
 from jaxagent.training.evaluate import evaluate, summarise, write_report
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out / "evaluation.json",
         {"iteration": iteration, "seed": options.seed} | report.metrics() | episodes,
     )
-    plan = make_planner(config).plan(config.task, (0.0, 0.0))
+    plan = plan_of_run(config, folder)
     title = f"{folder.name}: {config.task}, iteration {iteration}"
     picture(out, ant(config.task, config.backend), evaluation, plan, title)
     console = Console(highlight=False)
