@@ -132,6 +132,12 @@ class Teaching:
         state = jax.jit(self.imitation.init)(key, self.initial)
         return jax.device_put(state, self._replicated)
 
+    def step(
+        self, state: ImitationState, group: TokenBatch
+    ) -> tuple[ImitationState, dict[str, jax.Array]]:
+        """One update on a group of batches from the host; `state` is used up."""
+        return self.update(state, self._frozen, jax.device_put(group, self._by_rows))
+
     def train(self, resume: bool) -> tuple[ImitationState, Validation]:
         """Run to the end.
 
@@ -172,7 +178,7 @@ class Teaching:
         self._window_tokens, self._window_start = 0, time.perf_counter()
         while self._done < self.run.num_updates:
             group, self._position = next(groups)
-            state, metrics = self.update(state, self._frozen, jax.device_put(group, self._by_rows))
+            state, metrics = self.step(state, group)
             self._done += 1
             self._window.append(metrics)
             self._window_tokens += int((group.segment_ids != 0).sum())
