@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxagent.types import Restartable, Simulator, SimulatorState
 
 Wall = tuple[float, float, float, float]  # metres: from x, y to x, y
-DETOUR: tuple[Wall, ...] = ((3.0, -8.0, 3.0, 2.5),)
+DETOUR: tuple[Wall, ...] = ((3.0, -8.0, 3.0, 2.0),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Course:
 
     simulator: Simulator
     walls: tuple[Wall, ...] = DETOUR
-    target: tuple[float, float] = (6.0, 0.0)
-    radius: float = 1.0
+    target: tuple[float, float] = (6.0, 1.0)
+    radius: float = 1.5
     scale: float = 10.0
 
     @property
