@@ -34,6 +34,7 @@ from jaxagent.planning.backends import PACKAGED as CHATS
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import DESCRIPTION_FILE, PACKAGED, load_planner
 from jaxagent.planning.text_agent import AdmissibleWorker, RulePlanner, TextAgent, TextPlanner
+from jaxagent.training.devices import use_compilation_cache
 
 PLANNERS: dict[str, Callable[[], TextPlanner]] = {"rules": RulePlanner}
 _SAMPLING = ("expert", "planner:rules")
@@ -156,7 +157,10 @@ def make_model_player(settings: Settings) -> HouseholdPlayer | ChatAdvisor | Non
     name = _planner_model(settings.agent)
     if name is None:
         chat = chat_name(settings.agent) if settings.agent not in _SAMPLING else None
-        return ChatAdvisor(chat, settings.seed) if chat else None
+        if chat is None:
+            return None
+        use_compilation_cache()
+        return ChatAdvisor(chat, settings.seed)
     is_constrained = settings.decoding == "constrained"
     return HouseholdPlayer(load_planner(name).playing(), is_constrained=is_constrained)
 
