@@ -41,7 +41,7 @@ from jaxagent.training.plots import plot_paths
 
 PROGRAM = "python -m experiments.ant_navigation"
 MOST_WORDS = 1000  # sub-goals that a planner on the standard input may give
-COURSE = "4,0 4,4 0,4 -4,2 -4,-3 0,0"
+COURSE = "3,0 5.5,1.5 7,4 6.5,7 4,9"
 
 
 @dataclasses.dataclass(frozen=True)
