@@ -24,7 +24,7 @@ from envs.vector import VectorEnv
 from experiments.skills_config import SkillsConfig
 from experiments.train_skills import load_run, picture, simulators
 from jaxagent.models.skills import Skill, SkillParams, load_skill, save_skill
-from jaxagent.training.config import parse_command_line, refuse, to_plain
+from jaxagent.training.config import PLACEMENT, parse_command_line, refuse, to_plain
 from jaxagent.training.devices import (
     choose_layout,
     local_chunk,
@@ -87,6 +87,9 @@ def skill_of_run(folder: pathlib.Path, checkpoint: int | None) -> Skill:
 def describe(config: SkillsConfig) -> dict[str, Any]:
     """What a skill file says about where it comes from."""
     evaluated, task = simulators(config)[1], goal_task(config.task)
+    plain = to_plain(config)
+    for where in (*PLACEMENT, "name"):  # where it ran is nobody's business
+        del plain["run"][where]
     return {
         "task": config.task,
         "backend": config.backend or task.backend,
@@ -98,7 +101,7 @@ def describe(config: SkillsConfig) -> dict[str, Any]:
         f"--algorithm {config.algorithm} --seed {config.run.seed} "
         f"--total-steps {config.run.total_steps}",
         "seed": config.run.seed,
-        "configuration": to_plain(config),
+        "configuration": plain,
     }
 
 
@@ -207,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         refuse(str(error))
     evaluation, figures = play(skill, trainer, options.seed)
-    result = {"skill": options.skill, "episodes": options.episodes, "seed": options.seed} | figures
+    result = {"skill": skill.name, "episodes": options.episodes, "seed": options.seed} | figures
     Console(highlight=False).print(table(figures))
     out = options.out or (str(folder / "evaluation") if is_run else None)
     if out is not None:
