@@ -4,6 +4,7 @@ import pathlib
 
 from rich.console import Console
 
+from envs.goals import GoalSimulator
 from envs.vector import VectorEnv
 from jaxagent.agents.sac_config import SACConfig
 from jaxagent.agents.sac_her import SACHER
@@ -30,13 +31,17 @@ def run_config(iterations: int) -> RunConfig:
         episode_length=EPISODE,
         num_evaluations=2,
         evaluation_episodes=32,
+        seed=1,
     )
 
 
 def make_trainer(
-    run: RunConfig, config: SACConfig = SMALL, num_devices: int | None = None
+    run: RunConfig,
+    config: SACConfig = SMALL,
+    num_devices: int | None = None,
+    simulator: GoalSimulator | None = None,
 ) -> OffPolicyTrainer:
-    simulator = line(on_success="hold", reach=(1.0, 3.0))
+    simulator = simulator or line(on_success="hold", reach=(1.0, 3.0))
     sizes = config.sizes(run.num_envs, run.unroll_length, run.episode_length)
     env = VectorEnv(simulator, run.episode_length)
     return OffPolicyTrainer(
@@ -65,7 +70,8 @@ def make_trainer(
 
 
 def make_arm(folder: pathlib.Path, run: RunConfig) -> Arm:
-    trainer = make_trainer(run)
+    """On one device: pytest has started JAX without the spare threads that two need for long."""
+    trainer = make_trainer(run, num_devices=1)
     programs = trainer.compile(trainer.init([run.seed]))
     folder.mkdir(parents=True, exist_ok=True)
     return Arm(trainer, programs, run, folder, Reporter(Console(quiet=True)))

@@ -12,6 +12,7 @@ from jaxagent.agents.sac_her import SACHER
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from jaxagent.training.interruption import Interrupted
 from jaxagent.training.metrics import read_metrics
+from tests.envs.test_goals import line
 from tests.training.skill_run import SMALL, make_arm, make_trainer, run_config
 from tests.training.test_loop import StopAfter, again, same
 
@@ -72,20 +73,15 @@ def test_the_program_takes_back_what_it_gave(arm):
 
 def test_two_devices_learn_what_one_learns(arm):
     """Up to the order of sums; the buffer is cut between them, the draws are the same."""
-    assert arm.trainer.layout.size == 2
-    alone = make_trainer(run_config(ITERATIONS), num_devices=1)
-    iterate = alone._lower_iterate(alone.init([0])).compile()
-    one, two = alone.init([0]), arm.trainer.init([0])
+    both = make_trainer(run_config(ITERATIONS), num_devices=2)
+    one, two = arm.trainer.init([0]), both.init([0])
+    iterate = both._lower_iterate(two).compile()
     for _ in range(8):
-        one, _ = iterate(one)
-        two, _ = arm.programs.iterate(two)
-    assert bool((one.agent.nonfinite_updates == 0).all())
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), one.agent, two.agent)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5),
-        one.replay.experience,
-        two.replay.experience,
-    )
+        one, _ = arm.programs.iterate(one)
+        two, _ = iterate(two)
+    assert len(two.replay.experience.fell.sharding.device_set) == 2
+    for a, b in ((one.agent, two.agent), (one.replay.experience, two.replay.experience)):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), a, b)
 
 
 def test_several_updates_are_one_program_and_change_every_network(arm):
@@ -116,6 +112,33 @@ def test_a_checkpoint_without_the_buffer_is_refused(arm, finished, tmp_path):
     with pytest.raises(CheckpointError, match="replay"):
         checkpoints.restore(like, arm.trainer.shardings(like))
     checkpoints.close()
+
+
+def test_an_evaluation_tells_falls_from_successes_and_from_time():
+    """An untrained policy that can fall on one side; goals close enough to be met by chance."""
+    simulator = line(falls_at=1.5, reach=(0.5, 1.0))
+    trainer = make_trainer(run_config(2), simulator=simulator)
+    state = trainer.init([0])
+    state = state.replace(agent=jax.tree.map(_shaken, state.agent))
+    program = trainer.compile_evaluation(state)
+    evaluation = jax.device_get(program(state.agent, trainer.replicate(np.zeros(1, np.int32))))
+    goals, success = evaluation.goals, evaluation.success
+    in_time = evaluation.episode_length < 12
+    assert goals.fell.any()
+    assert success.any()
+    assert not (goals.fell & success).any()
+    assert (goals.fell | success)[in_time].all()  # on the last step, any of the three
+    np.testing.assert_array_equal(goals.success_at_end, success)  # success ends the episode
+    np.testing.assert_array_equal(goals.steps_to_success, evaluation.episode_length * success)
+    np.testing.assert_array_equal(goals.final_distance[success] < 0.3, True)
+    last = evaluation.path[np.arange(1)[:, None], np.arange(32)[None], -1, 0]
+    np.testing.assert_allclose(np.abs(last - goals.goal[..., 0]), goals.final_distance, atol=1e-5)
+    np.testing.assert_array_equal(np.abs(last) > 1.5, goals.fell)
+
+
+def _shaken(x):
+    """Parameters of a policy that acts; a fresh one's means are close to 0."""
+    return 3.0 * x if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def test_a_gradient_that_is_not_finite_is_dropped_and_counted(arm):
