@@ -72,7 +72,8 @@ class PlanFollower:
 
     def tell(self) -> str:
         """What became of the questions, in one line."""
-        counts = self.summary()["planner"]
+        summary = self.summary()
+        counts, pending = summary["planner"], summary["service"]["pending"]
         refused = ", ".join(f"{count} {why}" for why, count in sorted(counts["refused"].items()))
         share = counts["accepted_share"]
         plans = [event["plan"] for event in self.guide.events]
@@ -82,7 +83,7 @@ class PlanFollower:
             + ("" if share is None else f" ({share:.0%})")
             + f"; refused replies and calls: {refused or 'none'}; the rule planned "
             f"{counts['fell_back']} times; replanned {len(plans) - 1} times, {changes} with "
-            "another plan"
+            "another plan" + (f"; {pending} question not yet answered" if pending else "")
         )
 
     def write(self) -> None:
