@@ -6,6 +6,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 )
+# A collective that waits for the other device must not hold the thread that it needs.
+os.environ.setdefault("PJRT_NPROC", "8")
 
 import jax
 import pytest
