@@ -105,20 +105,25 @@ class PlannerLog:
         """Everything as plain data, for a run folder.
 
         Returns:
-            questions, accepted, fell_back, accepted_share (of the questions; None before the
-            first), replies, retries, truncated_prompts, prompt_tokens, completion_tokens,
-            seconds, and refused: a count for each reason.
+            questions, accepted, fell_back, accepted_share (of the questions that have ended, one
+            way or the other; None before the first), replies, retries, truncated_prompts,
+            prompt_tokens, completion_tokens, seconds, and refused: a count for each reason.
         """
         names = ("questions", "accepted", "fell_back", "replies", "retries", "truncated_prompts")
         with self._lock:
             values: dict[str, Any] = {
                 name: self._counts[name] for name in (*names, "prompt_tokens", "completion_tokens")
             }
-            questions = values["questions"]
-            values["accepted_share"] = values["accepted"] / questions if questions else None
+            values["accepted_share"] = accepted_share(values)
             values["seconds"] = self._seconds
             values["refused"] = dict(sorted(self._refused.items()))
             return values
+
+
+def accepted_share(counts: Mapping[str, Any]) -> float | None:
+    """Accepted plans over questions that have ended; None where none has."""
+    ended = counts["accepted"] + counts["fell_back"]
+    return counts["accepted"] / ended if ended else None
 
 
 def ask(

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxagent.planning.asking import accepted_share
 from jaxagent.planning.device_plan import plan_arrays
 from jaxagent.planning.goal_planner import describe_plan
 from jaxagent.planning.plan_guide import PlanGuide
@@ -114,6 +115,5 @@ def _added(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         elif value is not None:
             total[name] = value + (now.get(name) or 0)
     if "accepted_share" in total:
-        asked = total["questions"]
-        total["accepted_share"] = total["accepted"] / asked if asked else None
+        total["accepted_share"] = accepted_share(total)
     return total
