@@ -11,6 +11,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -98,9 +99,14 @@ def train(repeats: int, count: int, is_against_torch: bool, threads: int) -> dic
         for name, update in sides.items():
             best[name] = max(best[name], tokens_per_second(update, batches))
     figures = {f"train_tokens_per_second_{name}": rate for name, rate in best.items()}
-    figures["train_programs"] = float(teaching.update._cache_size())
+    figures["train_programs"] = float(compiled_programs(teaching.update))
     figures["devices"] = float(mesh.devices.size)
     return figures
+
+
+def compiled_programs(jitted: Any) -> int:
+    """How many programs a jitted function has been compiled to."""
+    return jitted._cache_size()
 
 
 def play(repeats: int, planner: str | None) -> dict[str, float]:
@@ -117,14 +123,15 @@ def play(repeats: int, planner: str | None) -> dict[str, float]:
         model = PlannerModel(agent.model, params, entity_tokenizer(), FORMATS["compact"])
     else:
         model = load_planner(planner).playing()
-    household_player._play_turn.clear_cache()
+    play_turn: Any = household_player._play_turn
+    play_turn.clear_cache()
     seconds, won, programs = [], 0, []
     for _ in range(repeats + 1):
         began = time.perf_counter()
         episodes = play_games(HouseholdPlayer(model), games)
         seconds.append(time.perf_counter() - began)
         won = sum(episode.won for episode in episodes)
-        programs.append(household_player._play_turn._cache_size())
+        programs.append(compiled_programs(play_turn))
     return {
         "play_140_seconds": min(seconds[1:]),
         "play_140_seconds_with_compilation": seconds[0],

@@ -161,7 +161,7 @@ class Imitation:
             variables, batch.tokens, positions=batch.positions, segment_ids=batch.segment_ids
         ).hidden  # type: ignore[union-attr]
         asked = jnp.take_along_axis(hidden, batch.target_position[..., None], axis=1)
-        logits = decoder.apply(variables, asked, method="logits")
+        logits: Any = decoder.apply(variables, asked, method="logits")
         loss = token_cross_entropy(
             logits,
             batch.target,

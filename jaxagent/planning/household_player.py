@@ -113,7 +113,7 @@ class HouseholdPlayer:
         )  # fmt: skip
         said, said_count, chosen = jax.device_get((said, said_count, chosen))
         replies = [Reply("")] * len(admissible)
-        for row, number in enumerate(self._rows):
+        for row, number in enumerate(self._rows.tolist()):
             if number >= 0:
                 ids = said[row, : said_count[row]].tolist()
                 self._games[number].say(ids)
@@ -177,7 +177,7 @@ class HouseholdPlayer:
             [encode(style.command(command)) for command in admissible[number]]
             if number >= 0
             else []
-            for number in self._rows
+            for number in self._rows.tolist()
         ]
         most = max(map(len, lists))
         size = -(-most // _CHOICES) * _CHOICES

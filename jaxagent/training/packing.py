@@ -1,7 +1,7 @@
 """Episodes packed into rows of equal length, so that little of a batch is padding."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,4 +108,5 @@ def _batch(rows: Sequence[Sequence[TokenEpisode]], shape: Shape) -> TokenBatch:
             target_position[row, asked:last] = at + place
             target_mask[row, asked:last] = True
             place, asked = end, last
-    return TokenBatch(tokens, positions, segment_ids, target_position, target, target_mask)
+    fields: Any = (tokens, positions, segment_ids, target_position, target, target_mask)
+    return TokenBatch(*fields)  # host arrays: the step takes them as they are

@@ -28,7 +28,7 @@ def per_layer(variables: dict[str, Any]) -> dict[str, Any]:
     return {name: _split(collection, device) for name, collection in variables.items()}
 
 
-def _split(collection: Mapping[str, Any], device: jax.Device) -> dict[str, Any]:
+def _split(collection: Mapping[str, Any], device: Any) -> dict[str, Any]:
     if "layers" not in collection:
         return dict(collection)
     rest = {name: tree for name, tree in collection.items() if name != "layers"}
