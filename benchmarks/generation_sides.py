@@ -199,7 +199,7 @@ class Transformers:
     bookkeeping of its `generate`, which would only cost it time."""
 
     def __init__(self, folder: str, threads: int) -> None:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
         import transformers
 
         torch.set_num_threads(threads)

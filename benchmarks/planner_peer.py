@@ -21,7 +21,7 @@ class TorchPlanner:
     """
 
     def __init__(self, model: LlamaConfig, config: ImitationConfig, threads: int) -> None:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         torch.set_num_threads(threads)
         torch.manual_seed(0)
