@@ -38,10 +38,9 @@ def walk(course: Course, actions) -> list[tuple[float, bool, bool]]:
     return rows
 
 
-def course(**changes) -> Course:
-    return Course(
-        PointBody(), **{"walls": ((1.0, -1.0, 1.0, 1.0),), "target": (2.0, 0.0)} | changes
-    )
+def course(body: PointBody | None = None, **changes) -> Course:
+    settings = {"walls": ((1.0, -1.0, 1.0, 1.0),), "target": (2.0, 0.0), "radius": 0.5}
+    return Course(body or PointBody(), **settings | changes)
 
 
 def test_the_straight_way_ends_at_the_wall_with_nothing():
@@ -52,13 +51,13 @@ def test_the_straight_way_ends_at_the_wall_with_nothing():
 
 
 def test_the_way_round_arrives():
-    rows = walk(course(radius=0.5), [(0, 1)] * 6 + [(1, 0)] * 8 + [(0, -1)] * 5)
+    rows = walk(course(), [(0, 1)] * 6 + [(1, 0)] * 8 + [(0, -1)] * 5)
     assert rows[-2:].count((1.0, True, True)) >= 1
     assert not any(terminated for _, terminated, _ in rows[:14])
 
 
 def test_a_fall_is_no_arrival():
-    rows = walk(Course(PointBody(edge=1.0), walls=((9, 9, 9, 8),), target=(2.0, 0.0)), [(1, 0)] * 6)
+    rows = walk(course(PointBody(edge=1.0), walls=((9, 9, 9, 8),)), [(1, 0)] * 6)
     assert (0.0, True, False) in rows
     assert sum(reward for reward, _, _ in rows) == 0
 

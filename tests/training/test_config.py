@@ -71,7 +71,7 @@ def test_what_is_saved_is_read_back(tmp_path):
         (("--task", "swim"), "task (swim) must be one of run, corner"),
         (("--preset", "tpu"), "preset (tpu) must be one of auto, cpu, gpu"),
         (("--backend", "havok"), "backend (havok) must be one of spring"),
-        (("--planner", "nowhere.yaml"), "planner (nowhere.yaml) must be rule or an existing"),
+        (("--planner", "nowhere.yaml"), "planner (nowhere.yaml) must be rule, a plan file"),
         (("--total-steps", "100"), "total_steps (100) must be at least num_envs * unroll_length"),
         (("--seed", "-1"), "seed (-1) must lie in"),
         (("--name", "../up"), "name ('../up') may hold"),
