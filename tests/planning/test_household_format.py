@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from envs.text.data import list_games
+from envs.text.data import data_root, list_games
 from envs.text.engine import admissible_commands, step
 from envs.text.game import load_game
 from envs.text.generator import generate_games
@@ -50,7 +50,7 @@ def test_no_command_of_generated_games_is_lost(games):
 @pytest.mark.slow
 def test_no_command_of_the_train_games_is_lost():
     tokenizer = entity_tokenizer()
-    for path in list_games(os.environ["ALFWORLD_DATA"], "train"):
+    for path in list_games(data_root(), "train"):
         check_round_trips(load_game(path), tokenizer, 3)
     assert not tokenizer.missing
 
