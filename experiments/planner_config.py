@@ -152,7 +152,12 @@ def preset(name: str, style: str | None) -> PlannerConfig:
     if name == "tiny":
         chosen = style or "compact"
         tokens = 256 if chosen.startswith("compact") else 768
-        return PlannerConfig(preset=name, style=chosen, row_tokens=tokens)
+        return PlannerConfig(
+            preset=name,
+            style=chosen,
+            row_tokens=tokens,
+            imitation=ImitationConfig(optimizer="muon"),
+        )
     return PlannerConfig(
         preset=name,
         style=style or "plain",

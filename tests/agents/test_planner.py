@@ -153,9 +153,49 @@ def test_scales_of_norms_do_not_decay():
     for _ in range(4):
         state, metrics = update(state, None, lifted(silent))
     assert float(metrics["loss"]) == 0.0
-    np.testing.assert_array_equal(state.params["final_norm"]["scale"], 1.0)
-    before = agent.init(jax.random.key(1)).params["stem"]
-    assert np.linalg.norm(state.params["stem"]) < 0.99 * np.linalg.norm(before)
+    before = agent.init(jax.random.key(1)).params
+    np.testing.assert_array_equal(
+        state.params["final_norm"]["scale"], before["final_norm"]["scale"]
+    )
+    assert np.linalg.norm(state.params["stem"]) < 0.99 * np.linalg.norm(before["stem"])
+
+
+def test_muon_decays_the_matrices_of_the_layers_alone():
+    agent = made(weight_decay=10.0, learning_rate=1e-3, optimizer="muon")
+    before = agent.init(jax.random.key(1))
+    silent = ones()._replace(target_mask=np.zeros((4, 8), bool))
+    state, update = before, jax.jit(agent.update)
+    for _ in range(4):
+        state, _ = update(state, None, lifted(silent))
+    np.testing.assert_array_equal(state.params["stem"], before.params["stem"])
+    for name in ("query", "output"):
+        kernel, at_first = (p.params["layers"]["attention"][name]["kernel"] for p in (state, before))
+        assert np.linalg.norm(kernel) < 0.99 * np.linalg.norm(at_first)
+
+
+def test_muon_steps_matrices_along_orthogonal_directions():
+    agent = made(optimizer="muon", warmup_updates=0, weight_decay=0.0)
+    before = agent.init(jax.random.key(0))
+    after, _ = jax.jit(agent.update)(before, None, lifted(ones()))
+    for name in ("query", "value"):
+        kernels = (p.params["layers"]["attention"][name]["kernel"] for p in (after, before))
+        for step in np.subtract(*kernels):
+            # Muon's five Newton-Schulz iterations leave singular values between 0.7 and 1.2 of
+            # one; unscaled, they are those of an orthogonal matrix times lr √max(in, out).
+            values = np.linalg.svd(step, compute_uv=False) / (1e-2 * np.sqrt(max(step.shape)))
+            assert values.max() < 1.3
+            assert np.median(values) > 0.6
+
+
+def test_muon_is_not_for_low_rank_terms():
+    config = dataclasses.replace(CONFIG, optimizer="muon")
+    with pytest.raises(ValueError, match=r"optimizer \(muon\) must be adamw"):
+        Imitation(MODEL, config, 100, lora=LoRA(rank=2, alpha=4.0))
+
+
+def test_an_unknown_optimizer_is_refused():
+    with pytest.raises(ValueError, match=r"optimizer \(sgd\) must be one of adamw, muon"):
+        ImitationConfig(optimizer="sgd")
 
 
 def test_the_schedule_ends_at_zero():
