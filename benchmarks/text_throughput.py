@@ -95,15 +95,25 @@ def memory_per_env(game: Game, num_envs: int = 500) -> float:
     return used / num_envs
 
 
-def measure(paths: list[Path], repeats: int, workers: list[int]) -> dict[str, float]:
-    """Everything about the engine here, by name."""
+def measure(
+    paths: list[Path], repeats: int, workers: list[int], num_envs: int
+) -> dict[str, float]:
+    """Everything about the engine here, by name.
+
+    Args:
+        paths: of the games.
+        repeats: the best of so many counts.
+        workers: numbers of processes to spread the batch over, besides none.
+        num_envs: size of the batch; games are dealt out in turn.
+    """
     games = [load_game(path) for path in paths]
     loading = [
         seconds_per_call(lambda: [load_game(path) for path in paths], 1) for _ in range(repeats)
     ]
-    env = BatchEnv(len(games), horizon=_HORIZON)
+    batch = [games[number % len(games)] for number in range(num_envs)]
+    env = BatchEnv(num_envs, horizon=_HORIZON)
     results = {
-        "steps_per_second": best_of(repeats, lambda: walk(env, games, _HORIZON)),
+        "steps_per_second": best_of(repeats, lambda: walk(env, batch, _HORIZON)),
         "new_game_ms": 1e3 * min(loading) / len(games),
     }
     single = BatchEnv(1)
@@ -112,9 +122,9 @@ def measure(paths: list[Path], repeats: int, workers: list[int]) -> dict[str, fl
     )
     results["memory_per_env_kb"] = memory_per_env(games[0]) / 1024
     for count in workers:
-        spread = WorkerEnv(len(games), count, horizon=_HORIZON)
+        spread = WorkerEnv(num_envs, count, horizon=_HORIZON)
         results[f"steps_per_second_{count}_workers"] = best_of(
-            repeats, lambda env=spread: walk(env, games, _HORIZON)
+            repeats, lambda env=spread: walk(env, batch, _HORIZON)
         )
         spread.close()
     return results
@@ -151,6 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--against", choices=["alfworld"], help="measure the stock engine in the same run too")
     add("--games", type=int, default=60, help="generated games to play (default 60)")
+    add("--envs", type=int, default=480, help="environments in a batch (default 480)")
     add("--repeats", type=int, default=5, help="repetitions, the best counts (default 5)")
     add("--stock-steps", type=int, default=100, help="steps of the stock engine (default 100)")
     add("--out", type=Path, help="JSON file to write (default: none)")
@@ -158,12 +169,14 @@ def main(arguments: list[str] | None = None) -> int:
     if min(options.games, options.repeats, options.stock_steps) < 1:
         parser.error("--games, --repeats and --stock-steps must all be at least 1")
     cores = os.cpu_count() or 1
+    if options.envs < cores:
+        parser.error(f"--envs ({options.envs}) must be at least the number of cores ({cores})")
     with tempfile.TemporaryDirectory(prefix="household-") as folder:
         made = list(generate_games(options.games, 0))
         write_games(iter(made), Path(folder), "train")
         root = Path(folder) / "json_2.1.1" / SPLITS["train"]
         paths = [root / game.name / "game.tw-pddl" for game in made]
-        results = measure(paths, options.repeats, sorted({1, cores}))
+        results = measure(paths, options.repeats, sorted({1, cores}), options.envs)
         if options.against:
             try:
                 results["stock_steps_per_second"] = measure_stock(paths, options.stock_steps)
