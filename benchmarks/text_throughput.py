@@ -95,9 +95,7 @@ def memory_per_env(game: Game, num_envs: int = 500) -> float:
     return used / num_envs
 
 
-def measure(
-    paths: list[Path], repeats: int, workers: list[int], num_envs: int
-) -> dict[str, float]:
+def measure(paths: list[Path], repeats: int, workers: list[int], num_envs: int) -> dict[str, float]:
     """Everything about the engine here, by name.
 
     Args:

@@ -41,9 +41,9 @@ from jaxagent.training.devices import (
     prepare_cpu_devices,
     use_compilation_cache,
 )
+from jaxagent.training.ending import exit_status
 from jaxagent.training.evaluate import write_report
-from jaxagent.training.interruption import Interrupted
-from jaxagent.training.loop import Arm, NonFiniteTraining
+from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.plan_follower import PLAN_FILE, PlanFollower
 from jaxagent.training.plots import plot_curves, plot_paths
@@ -307,16 +307,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config.run.num_envs, config.ppo.shuffle_groups, config.run.num_devices
         )
         use_compilation_cache()
-        train_arms(config, folder, layout, Reporter())
-    except Interrupted as stop:
-        print(f"interrupted by {stop}; saved in {folder}; go on with --resume --name {folder.name}")
-        return 128 + stop.signal_number
-    except NonFiniteTraining as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 1
+        return exit_status(folder, lambda: train_arms(config, folder, layout, Reporter()))
     except ValueError as error:
         refuse(str(error))
-    return 0
 
 
 if __name__ == "__main__":

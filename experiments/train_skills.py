@@ -45,8 +45,8 @@ from jaxagent.training.devices import (
     prepare_cpu_devices,
     use_compilation_cache,
 )
-from jaxagent.training.interruption import Interrupted
-from jaxagent.training.loop import Arm, NonFiniteTraining
+from jaxagent.training.ending import exit_status
+from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.off_policy import OffPolicyTrainer
 from jaxagent.training.plots import plot_curves, plot_paths
@@ -354,16 +354,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config = continued(folder, arguments)
         layout = lay_out(config, config.run.num_devices)
         use_compilation_cache()
-        train(config, folder, layout, Reporter())
-    except Interrupted as stop:
-        print(f"interrupted by {stop}; saved in {folder}; go on with --resume --name {folder.name}")
-        return 128 + stop.signal_number
-    except NonFiniteTraining as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 1
+        return exit_status(folder, lambda: train(config, folder, layout, Reporter()))
     except ValueError as error:
         refuse(str(error))
-    return 0
 
 
 if __name__ == "__main__":

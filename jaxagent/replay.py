@@ -142,6 +142,21 @@ class Replay:
 
         return jax.vmap(one)(state, keys)
 
+    def contents(self, state: Any) -> tuple[Transition, Bool[Array, "groups L"]]:
+        """Everything that lies in the buffer, and which steps of the rows were written.
+
+        Returns:
+            [groups, rows, L, ...], in the order of the memory, which is that of time but for the
+            seam between the newest and the oldest; and the same for all rows of a group.
+        """
+        length = state.experience.fell.shape[-1]
+        written = jnp.arange(length)[None] < state.current_index[:, None]
+        return state.experience, written | state.is_full[:, None]
+
+    def with_contents(self, state: Any, contents: Transition) -> Any:
+        """The buffer with other contents in the same places."""
+        return state.replace(experience=contents)
+
     def ready(self, state: Any) -> Bool[Array, ""]:
         """Whether every group holds a whole window."""
         return jax.vmap(lambda s: trajectory_buffer.can_sample(s, self.window))(state).all()

@@ -169,7 +169,9 @@ def test_muon_decays_the_matrices_of_the_layers_alone():
         state, _ = update(state, None, lifted(silent))
     np.testing.assert_array_equal(state.params["stem"], before.params["stem"])
     for name in ("query", "output"):
-        kernel, at_first = (p.params["layers"]["attention"][name]["kernel"] for p in (state, before))
+        kernel, at_first = (
+            p.params["layers"]["attention"][name]["kernel"] for p in (state, before)
+        )
         assert np.linalg.norm(kernel) < 0.99 * np.linalg.norm(at_first)
 
 
