@@ -3,15 +3,21 @@
 A course with a wall between the Ant and a far place, and a reward only on arrival. The manager
 names a sub-goal every `interval` steps and the skill pursues it; `--flat` learns the same course
 with the same number of environment steps without a skill, for comparison.
+
+`--algorithm sac` learns off-policy, from a replay of decisions. Its `--start-from RUN` goes on
+with another run's manager and replay over another skill; what was asked of the old skill is then
+not what the new one would have to be asked for, which `--correct-sub-goals` (HIRO) puts right.
 """
 
-import dataclasses
 import json
 import math
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from envs.brax_env import BraxSimulator
@@ -19,17 +25,21 @@ from envs.course import Course
 from envs.goals import goal_simulator
 from envs.vector import VectorEnv
 from experiments.evaluate_skill import skill_of_run
-from jaxagent.agents.manager import ManagedSimulator
-from jaxagent.agents.ppo import PPO, PPOConfig
-from jaxagent.models.skills import Skill, load_skill
-from jaxagent.training.config import (
-    RunConfig,
-    overlay,
-    parse_command_line,
-    read_yaml,
-    refuse,
-    to_plain,
+from experiments.manager_config import (
+    ManagerConfig,
+    PPOManagerConfig,
+    SACManagerConfig,
+    continued,
+    read_command_line,
+    read_config,
 )
+from jaxagent.agents.manager import ManagedSimulator, arrival_spec, correct_transitions
+from jaxagent.agents.ppo import PPO
+from jaxagent.agents.sac_her import SACHER
+from jaxagent.models.skills import Skill, load_skill
+from jaxagent.replay import Replay
+from jaxagent.training.checkpoint import Checkpoints
+from jaxagent.training.config import refuse, to_plain
 from jaxagent.training.devices import (
     AXIS,
     Layout,
@@ -38,81 +48,17 @@ from jaxagent.training.devices import (
     prepare_cpu_devices,
     use_compilation_cache,
 )
-from jaxagent.training.interruption import Interrupted
-from jaxagent.training.loop import Arm, NonFiniteTraining
+from jaxagent.training.ending import exit_status
+from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
+from jaxagent.training.off_policy import OffPolicyTrainer
 from jaxagent.training.plots import plot_curves, plot_paths
 from jaxagent.training.progress import Reporter
-from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder, take_up, write_config
-from jaxagent.training.trainer import Evaluation, Trainer
+from jaxagent.training.run_folder import open_run_folder, write_config
+from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 from jaxagent.types import Simulator
 
-PROGRAM = "python -m experiments.ant_manager"
 PATHS_DRAWN = 24
-
-
-@dataclasses.dataclass(frozen=True)
-class ManagerConfig:
-    """Options of the learned manager."""
-
-    skill: str = "ant_goal"
-    """A shipped skill by its name, a skill file, or the run folder of one."""
-    flat: bool = False
-    """No skill and no sub-goals: the joints are moved by the policy that learns."""
-    interval: int = 25
-    """Environment steps between decisions of the manager."""
-    subgoal_reach: float = 3.0
-    """Metres along each axis within which the manager's sub-goals lie."""
-    resume: bool = False
-    """Go on with a run (--name, or the newest) from its last checkpoint."""
-    dry_run: bool = False
-    """Print the resolved configuration and what it amounts to; train nothing, write nothing."""
-    run: RunConfig = dataclasses.field(default_factory=RunConfig)
-    ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
-
-    def __post_init__(self):
-        self.ppo.check_batch(self.run.num_envs, self.run.unroll_length)
-        for name, least in (("interval", 1), ("subgoal_reach", 0)):
-            value = getattr(self, name)
-            if not least <= value < float("inf") or value == 0:
-                raise ValueError(f"{name} ({value}) must be finite and greater than 0")
-
-    @property
-    def steps_a_decision(self) -> int:
-        """Environment steps in what `run` counts as one."""
-        return 1 if self.flat else self.interval
-
-
-def preset(flat: bool) -> ManagerConfig:
-    """The defaults, with the same number of environment steps either way.
-
-    Args:
-        flat: as in ManagerConfig; `run` then counts environment steps instead of decisions.
-    """
-    interval = ManagerConfig.interval
-    # Arrivals are so rare at first that at a scale of 1 what the critic was initialised with
-    # would outweigh them: the manager would learn to stand still.
-    scale = 20.0
-    ppo = PPOConfig(
-        num_minibatches=4, discount_factor=0.95, reward_scale=scale, entropy_cost=0.005,
-        policy_learning_rate=5e-4, critic_hidden_sizes=(128, 128), initial_scale=1.2,
-    )  # fmt: skip
-    run = RunConfig(
-        total_steps=50_000, num_envs=128, unroll_length=8, episode_length=24,
-        num_evaluations=6, evaluation_episodes=64,
-    )  # fmt: skip
-    if not flat:
-        return ManagerConfig(run=run, ppo=ppo)
-    run = dataclasses.replace(
-        run,
-        total_steps=run.total_steps * interval,
-        unroll_length=16,
-        num_envs=256,
-        episode_length=run.episode_length * interval,
-    )
-    # The same horizon in simulated time, and the rest as the Ant's main job has it.
-    ppo = PPOConfig(num_minibatches=4, discount_factor=0.99, reward_scale=scale)
-    return ManagerConfig(flat=True, run=run, ppo=ppo)
 
 
 def open_skill(name: str) -> Skill:
@@ -134,7 +80,7 @@ def make_simulator(config: ManagerConfig) -> Simulator:
     Raises:
         ValueError: there is no such skill.
     """
-    if config.flat:
+    if isinstance(config, PPOManagerConfig) and config.flat:
         return Course(BraxSimulator("ant"))
     skill = open_skill(config.skill)
     body = goal_simulator("ant_goal", skill.meta["backend"], on_success="hold")
@@ -142,7 +88,14 @@ def make_simulator(config: ManagerConfig) -> Simulator:
     def distribution(features, goal):
         return skill.distribution(skill.params, body.spec.see(features, goal))
 
-    return ManagedSimulator(Course(body), distribution, config.interval, config.subgoal_reach)
+    course = Course(body)
+    return ManagedSimulator(
+        course,
+        distribution,
+        config.interval,
+        config.subgoal_reach,
+        target=course.target if isinstance(config, SACManagerConfig) else None,
+    )
 
 
 def build(config: ManagerConfig, layout: Layout) -> Trainer:
@@ -158,38 +111,142 @@ def build(config: ManagerConfig, layout: Layout) -> Trainer:
             f"devices ({layout.size})"
         )
     chunk = local_chunk(run.evaluation_episodes // layout.size) if layout.chunk_size else None
-    return Trainer(
-        env=VectorEnv(simulator, run.episode_length, layout.chunk_size),
-        evaluation_env=VectorEnv(simulator, run.episode_length, chunk),
-        pose=simulator.pose,
-        agent=PPO(
-            config.ppo,
-            observation_size=simulator.observation_size,
-            action_size=simulator.action_size,
-            num_updates=run.num_iterations,
-            axis_name=AXIS,
-        ),
-        guidance=None,
-        layout=layout,
-        num_envs=run.num_envs,
-        unroll_length=run.unroll_length,
-        num_iterations=run.num_iterations,
-        evaluation_episodes=run.evaluation_episodes,
-        evaluation_length=run.episode_length,
+    common: dict[str, Any] = {
+        "env": VectorEnv(simulator, run.episode_length, layout.chunk_size),
+        "evaluation_env": VectorEnv(simulator, run.episode_length, chunk),
+        "pose": simulator.pose,
+        "guidance": None,
+        "layout": layout,
+        "num_envs": run.num_envs,
+        "unroll_length": run.unroll_length,
+        "num_iterations": run.num_iterations,
+        "evaluation_episodes": run.evaluation_episodes,
+        "evaluation_length": run.episode_length,
+    }
+    sizes = {
+        "observation_size": simulator.observation_size,
+        "action_size": simulator.action_size,
+        "axis_name": AXIS,
+    }
+    if isinstance(config, SACManagerConfig) and isinstance(simulator, ManagedSimulator):
+        return _off_policy(config, simulator, sizes, common)
+    if not isinstance(config, PPOManagerConfig):
+        raise ValueError(f"algorithm ({config.algorithm}) must be among those that are known")
+    return Trainer(agent=PPO(config.ppo, num_updates=run.num_iterations, **sizes), **common)
+
+
+def _off_policy(
+    config: SACManagerConfig,
+    simulator: ManagedSimulator,
+    sizes: dict[str, Any],
+    common: dict[str, Any],
+) -> OffPolicyTrainer:
+    """Soft actor-critic on decisions, judged by arrival at the course's target."""
+    run = config.run
+    course: Any = simulator.simulator
+    spec = arrival_spec(simulator, course.simulator.spec.state_indices, course.radius)
+    buffer = config.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+    return OffPolicyTrainer(
+        agent=SACHER(config.sac, spec, **sizes),
+        replay=Replay(buffer.rows, buffer.row_length, buffer.window),
+        groups=config.sac.sample_groups,
+        warmup_iterations=buffer.warmup_iterations,
+        remember=simulator.remember,
+        **common,
     )
 
 
-def describe(config: ManagerConfig, layout: Layout) -> str:
+def starter(
+    config: ManagerConfig, trainer: Trainer, reporter: Reporter
+) -> Callable[[TrainState], TrainState]:
+    """What prepares a fresh state: nothing, or the manager and the replay of another run.
+
+    Raises:
+        ValueError: the other run is none, or its decisions mean something else.
+    """
+    if not isinstance(config, SACManagerConfig) or not isinstance(trainer, OffPolicyTrainer):
+        return lambda state: state
+    if config.start_from is None or config.resume:
+        return lambda state: state
+    before = _other_run(config, trainer)
+    is_corrected = config.correct_sub_goals
+
+    def prepare(state: TrainState) -> TrainState:
+        state = state.replace(agent=before.agent, replay=before.replay)
+        reporter.say(f"started from {config.start_from}, iteration {int(before.iteration[0]):,}")
+        return correct(trainer, state, reporter) if is_corrected else state
+
+    return prepare
+
+
+def _other_run(config: SACManagerConfig, trainer: Trainer) -> TrainState:
+    """The last state of the run to start from."""
+    folder = pathlib.Path(config.start_from or "")
+    if not (folder / "checkpoints").is_dir():
+        raise ValueError(f"start_from ({folder}) is not a run folder: it has no checkpoints")
+    other = read_config(folder)
+    for name in ("algorithm", "interval", "subgoal_reach"):
+        theirs, ours = getattr(other, name), getattr(config, name)
+        if theirs != ours:
+            raise ValueError(f"start_from ({folder}) has {name} {theirs}, this run has {ours}")
+    like = trainer.abstract_state(config.run.num_seeds)
+    checkpoints = Checkpoints(folder / "checkpoints", other.run.checkpoints_kept)
+    try:
+        return checkpoints.restore(like, trainer.shardings(like))[0]
+    finally:
+        checkpoints.close()
+
+
+def correct(trainer: OffPolicyTrainer, state: TrainState, reporter: Reporter) -> TrainState:
+    """The state with HIRO's correction of every decision that its replay holds.
+
+    Args:
+        trainer: with the skill as it is now.
+        state: with the replay as it was collected.
+        reporter: is told what came of it.
+    """
+    env: Any = trainer.env
+
+    def rewriting(key, kept, written):
+        found = correct_transitions(key, kept, env.simulator, trainer.agent.spec)
+        counted = jnp.broadcast_to(written[None], kept.fell.shape)
+        is_other = (found.action != kept.action).any(-1)
+        counts = {
+            "decisions": counted.sum(),
+            "changed": (counted & is_other).sum(),
+            "given": jnp.sum(found.given, where=counted),
+            "likeliest": jnp.sum(found.likeliest, where=counted),
+        }
+        return kept._replace(action=found.action), counts
+
+    state, counts = trainer.rewrite_replay(state, rewriting)
+    total = {name: float(np.sum(x)) for name, x in jax.device_get(counts).items()}
+    reporter.say(
+        f"corrected {total['changed']:,.0f} of {total['decisions']:,.0f} sub-goals; mean "
+        f"log-likelihood of what the skill did {total['given'] / total['decisions']:.3g} -> "
+        f"{total['likeliest'] / total['decisions']:.3g}"
+    )
+    return state
+
+
+def describe(config: ManagerConfig, layout: Layout, trainer: Trainer) -> str:
     """What the configuration amounts to."""
     run = config.run
     total = run.num_iterations * run.num_envs * run.unroll_length
-    decisions = "" if config.flat else f" ({total:,} decisions of {config.interval} steps)"
-    return (
-        f"{'flat policy' if config.flat else f'manager of {config.skill}'}: "
-        f"{total * config.steps_a_decision:,} environment steps{decisions}, "
-        f"{run.num_iterations:,} iterations, {run.num_seeds} seed(s)\n"
-        f"devices: {layout.describe()}"
-    )
+    each = config.steps_a_decision
+    decisions = "" if each == 1 else f" ({total:,} decisions of {each} steps)"
+    is_flat = isinstance(config, PPOManagerConfig) and config.flat
+    told = [
+        f"{'flat policy' if is_flat else f'manager of {config.skill}'}, {config.algorithm}: "
+        f"{total * each:,} environment steps{decisions}, "
+        f"{run.num_iterations:,} iterations, {run.num_seeds} seed(s)",
+        f"devices: {layout.describe()}",
+    ]
+    kept = jax.tree.leaves(trainer.abstract_state(run.num_seeds).replay)
+    if kept:
+        megabytes = sum(x.size * x.dtype.itemsize for x in kept) / 1e6
+        told.append(f"replay: {megabytes:.0f} MB, with what the skill saw and did")
+    return "\n".join(told)
 
 
 def picture(path: pathlib.Path, evaluation: Evaluation, title: str) -> None:
@@ -206,7 +263,8 @@ def picture(path: pathlib.Path, evaluation: Evaluation, title: str) -> None:
 def train(config: ManagerConfig, folder: pathlib.Path, layout: Layout, reporter: Reporter) -> None:
     """Train what the configuration asks for, in its folder, to the end."""
     trainer = build(config, layout)
-    reporter.say(describe(config, layout))
+    prepare = starter(config, trainer, reporter)
+    reporter.say(describe(config, layout, trainer))
     reporter.say(f"run folder: {folder}")
     plain = to_plain(config)
     write_config(folder, plain)
@@ -219,53 +277,40 @@ def train(config: ManagerConfig, folder: pathlib.Path, layout: Layout, reporter:
         share = float(np.mean(evaluation.success))
         picture(where / "paths.png", evaluation, f"{where.name}: {share:.0%} arrive")
 
-    Arm(trainer, programs, config.run, folder, reporter, draw=draw, config=plain).train(
-        resume=config.resume
+    arm = Arm(
+        trainer, programs, config.run, folder, reporter, draw=draw, config=plain, prepare=prepare
     )
-
-
-def continued(folder: pathlib.Path, arguments: Sequence[str]) -> ManagerConfig:
-    """The configuration of a run that is taken up again: its own, only placed anew.
-
-    Raises:
-        ValueError: the command line asks for something else than was begun.
-    """
-    path = folder / CONFIG_FILE
-    saved = overlay(ManagerConfig(), read_yaml(path), str(path))
-    asked = parse_command_line(ManagerConfig, arguments, saved, PROGRAM, __doc__ or "")
-    return take_up(saved, asked, folder)
+    arm.train(resume=config.resume)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train; the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    prepare_cpu_devices()
-    default = preset("--flat" in arguments)
-    config = parse_command_line(ManagerConfig, arguments, default, PROGRAM, __doc__ or "")
+    prepare_cpu_devices(spare_threads=True)
+    config = read_command_line(arguments)
     try:
         run = config.run
         if config.dry_run:
-            layout = choose_layout(run.num_envs, config.ppo.shuffle_groups, run.num_devices)
-            build(config, layout)
+            layout = choose_layout(run.num_envs, config.groups, run.num_devices)
+            trainer = build(config, layout)
             print(json.dumps(to_plain(config), indent=2))
-            print(describe(config, layout))
+            print(describe(config, layout, trainer))
             return 0
-        prefix = "ant-flat" if config.flat else "ant-manager"
-        folder = open_run_folder(run, prefix, config.resume)
+        folder = open_run_folder(run, folder_prefix(config), config.resume)
         if config.resume:
             config = continued(folder, arguments)
-        layout = choose_layout(run.num_envs, config.ppo.shuffle_groups, config.run.num_devices)
+        layout = choose_layout(run.num_envs, config.groups, config.run.num_devices)
         use_compilation_cache()
-        train(config, folder, layout, Reporter())
-    except Interrupted as stop:
-        print(f"interrupted by {stop}; saved in {folder}; go on with --resume --name {folder.name}")
-        return 128 + stop.signal_number
-    except NonFiniteTraining as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 1
+        return exit_status(folder, lambda: train(config, folder, layout, Reporter()))
     except ValueError as error:
         refuse(str(error))
-    return 0
+
+
+def folder_prefix(config: ManagerConfig) -> str:
+    """Of numbered run folders."""
+    if isinstance(config, PPOManagerConfig):
+        return "ant-flat" if config.flat else "ant-manager"
+    return f"ant-manager-{config.algorithm}"
 
 
 if __name__ == "__main__":

@@ -184,17 +184,15 @@ def skill_record(features: Float[Array, "*B R"], interval: int, action_size: int
         interval: c.
         action_size: A of the skill.
     """
-    rows = features.shape[:-1] + (interval, -1)
-    steps = features[..., -1:]
+    axes = features.shape[:-1]
     size = (features.shape[-1] - 1 - interval * action_size) // (interval + 1)
-    seen, done = (
-        features[..., size : size * (interval + 1)],
-        features[..., size * (interval + 1) : -1],
+    _, seen, done, steps = jnp.split(
+        features, [size, size * (interval + 1), features.shape[-1] - 1], axis=-1
     )
     return SkillRecord(
-        features=seen.reshape(rows),
-        action=done.reshape(rows),
-        live=jnp.arange(interval) < steps,
+        features=seen.reshape((*axes, interval, size)),
+        action=done.reshape((*axes, interval, action_size)),
+        live=jax.lax.broadcasted_iota(steps.dtype, (*axes, interval), len(axes)) < steps,
     )
 
 

@@ -173,9 +173,9 @@ def remembered():
         action = jax.vmap(lambda key: jax.random.uniform(key, (2,), minval=-1.0))(keys)
         return PolicySample(action, action, jnp.zeros(len(action)))
 
-    keys = jax.random.split(jax.random.key(0), 64)
+    keys = jax.random.split(jax.random.key(0), 128)
     state = jax.jit(env.reset)(keys)
-    _, trajectory = jax.jit(lambda s, k: collect(env, policy, s, k, 12))(state, keys)
+    _, trajectory = jax.jit(lambda s, k: collect(env, policy, s, k, 24))(state, keys)
     return simulator, trajectory, simulator.remember(trajectory)
 
 
@@ -195,16 +195,14 @@ def test_replay_keeps_each_record_once_and_judges_as_the_course_did(remembered):
 
 
 def test_corrected_decisions_lead_another_skill_where_the_first_went(remembered):
-    """The other pursues a goal that is turned by 40 degrees; without correction it goes astray."""
+    """The other walks to a place 1.5 m north of its goal; without correction it goes astray."""
     simulator, _, kept = remembered
 
-    def turned(features, goal):
-        angle = jnp.deg2rad(40.0)
-        rotation = jnp.array([[jnp.cos(angle), -jnp.sin(angle)], [jnp.sin(angle), jnp.cos(angle)]])
-        return walker(features, features + (goal - features) @ rotation.T)
+    def astray(features, goal):
+        return walker(features, goal + jnp.broadcast_to(jnp.array([0.0, 1.5]), goal.shape))
 
     spec = arrival_spec(simulator, (0, 1), 0.5)
-    other = managed(8, skill=turned, target=(3.0, 0.0))
+    other = managed(8, skill=astray, target=(3.0, 0.0))
     found = jax.jit(lambda kept: correct_transitions(jax.random.key(0), kept, other, spec))(kept)
     assert found.action.shape == kept.action.shape
     assert (found.likeliest >= found.given).all()
@@ -214,7 +212,7 @@ def test_corrected_decisions_lead_another_skill_where_the_first_went(remembered)
 
         def advance(place, _):
             goal = sub_goal(start, action, 2.0)
-            return place + STEP * jnp.tanh(turned(place, goal)[0]), None
+            return place + STEP * jnp.tanh(astray(place, goal)[0]), None
 
         return jax.lax.scan(advance, start, None, 8)[0]
 
@@ -226,7 +224,7 @@ def test_corrected_decisions_lead_another_skill_where_the_first_went(remembered)
         ]
         for action in (kept.action, found.action)
     ]
-    assert miss[0].mean() > 0.7
+    assert miss[0].mean() > 0.8
     assert miss[1].mean() < 0.5 * miss[0].mean()
 
 

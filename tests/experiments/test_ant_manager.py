@@ -1,16 +1,22 @@
 """The learned manager as a user runs it; the body is a point, for the time that compiling takes."""
 
+import dataclasses
 import json
+import re
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
 from envs.course import Course
 from experiments import ant_manager
-from experiments.ant_manager import preset
+from experiments.manager_config import SACManagerConfig, preset, read_config
 from jaxagent.agents.manager import ManagedSimulator
+from jaxagent.training.checkpoint import Checkpoints
+from jaxagent.training.devices import choose_layout
 from jaxagent.training.metrics import read_metrics
 from tests.agents.plane import point_task, straight
 
@@ -20,14 +26,31 @@ SMALL = (
 ).split()
 
 
+SMALL_SAC = (
+    "--algorithm sac --num-envs 16 --unroll-length 4 --total-steps 256 --num-evaluations 1 "
+    "--episode-length 6 --evaluation-episodes 4 --policy-hidden-sizes 8 --critic-hidden-sizes 8 "
+    "--batch-size 16 --updates-per-iteration 2 --buffer-size 160 --learning-starts 64 "
+    "--interval 6 --num-devices 1"
+).split()
+
+
 def walker(features, goal):
     action = 0.9 * straight(jnp.concatenate([features, goal - features], axis=-1), None)
     return jnp.arctanh(action), 0.1 * jnp.ones(action.shape)
 
 
+def turned(features, goal):
+    """The other skill: of a goal to the east it makes one to the north."""
+    way = goal - features
+    return walker(features, features + jnp.stack([-way[..., 1], way[..., 0]], axis=-1))
+
+
 def on_a_point(config):
+    """`--skill` chooses between two that cost nothing."""
     course = Course(point_task(), walls=((1.5, -9.0, 1.5, 1.0),), target=(3.0, 0.0))
-    return ManagedSimulator(course, walker, config.interval, config.subgoal_reach)
+    skill = turned if config.skill == "turned" else walker
+    target = course.target if isinstance(config, SACManagerConfig) else None
+    return ManagedSimulator(course, skill, config.interval, config.subgoal_reach, target=target)
 
 
 def test_a_run_is_trained_and_taken_up(tmp_path, capsys, monkeypatch):
@@ -48,11 +71,99 @@ def test_a_run_is_trained_and_taken_up(tmp_path, capsys, monkeypatch):
     assert "was begun with interval 25, not 5" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def off_policy(tmp_path_factory):
+    """A finished run off-policy of the skill that walks straight."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ant_manager, "make_simulator", on_a_point)
+        assert ant_manager.main([*SMALL_SAC, "--runs-dir", str(folder), "--name", "first"]) == 0
+    return folder
+
+
+def state_of(folder, iteration):
+    """A checkpoint."""
+    config = dataclasses.replace(read_config(folder), resume=False)
+    trainer = ant_manager.build(config, choose_layout(config.run.num_envs, config.groups, 1))
+    like = trainer.abstract_state(1)
+    checkpoints = Checkpoints(folder / "checkpoints", 3)
+    state, _ = checkpoints.restore(like, trainer.shardings(like), iteration)
+    checkpoints.close()
+    return state
+
+
+def test_a_manager_learns_off_policy_and_is_taken_up(off_policy, monkeypatch, capsys):
+    monkeypatch.setattr(ant_manager, "make_simulator", on_a_point)
+    records = read_metrics(off_policy / "first" / "metrics.jsonl")
+    trained = [r for r in records if r["kind"] == "train"]
+    assert [r["critic_loss"] > 0 for r in trained] == [False, True, True, True]
+    assert trained[-1]["relabelled_share"] == 0.0
+    state = state_of(off_policy / "first", 4)
+    # Full: 10 decisions of each of 16 environments, each once with its record of six steps.
+    assert state.replay.is_full.all()
+    assert state.replay.experience.next_features.shape[-3:] == (2, 10, 2 + 6 * 4 + 1)
+    options = [*SMALL_SAC, "--runs-dir", str(off_policy), "--name", "first", "--resume"]
+    with pytest.raises(SystemExit):
+        ant_manager.main([*options, "--skill", "turned"])
+    said = capsys.readouterr().err
+    assert "was begun with skill ant_goal, not turned" in said
+
+
+@pytest.mark.parametrize("is_corrected", [False, True])
+def test_a_run_starts_from_another_over_another_skill(
+    off_policy, tmp_path, capsys, monkeypatch, is_corrected
+):
+    monkeypatch.setattr(ant_manager, "make_simulator", on_a_point)
+    options = [*SMALL_SAC, "--runs-dir", str(tmp_path), "--name", "second", "--skill", "turned"]
+    options += ["--start-from", str(off_policy / "first")]
+    options += ["--correct-sub-goals"] if is_corrected else []
+    assert ant_manager.main(options) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"started from \S+first, iteration 4", said)
+    before = state_of(off_policy / "first", 4)
+    after = state_of(tmp_path / "second", 0)
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), before.agent, after.agent)
+    assert all(jax.tree.leaves(same))
+    old, new = before.replay.experience, after.replay.experience
+    for name in set(old._fields) - {"action"}:
+        np.testing.assert_array_equal(getattr(old, name), getattr(new, name))
+    if not is_corrected:
+        np.testing.assert_array_equal(old.action, new.action)
+        assert "corrected" not in said
+        return
+    found = re.search(r"corrected (\d+) of 160 sub-goals; .* did (-\S+) -> (-\S+)", said)
+    assert found
+    changed = int((old.action != new.action).any(-1).sum())
+    assert int(found[1]) == changed > 100
+    assert float(found[3]) > 0.5 * float(found[2])
+    # North of the old sub-goal lies east for this skill: the way is turned back by 90 degrees.
+    way = np.asarray(old.next_features[..., :2] - old.features[..., :2])
+    size = np.linalg.norm(way, axis=-1)
+    far = size > 1.0
+    along = (
+        np.asarray(new.action)[..., 0] * way[..., 1] - np.asarray(new.action)[..., 1] * way[..., 0]
+    )
+    cosine = along / size / np.linalg.norm(new.action, axis=-1)
+    assert np.median(cosine[far]) > 0.8
+
+
+def test_correction_over_the_same_skill_changes_nothing(off_policy, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(ant_manager, "make_simulator", on_a_point)
+    options = [*SMALL_SAC, "--runs-dir", str(tmp_path), "--name", "second", "--correct-sub-goals"]
+    assert ant_manager.main([*options, "--start-from", str(off_policy / "first")]) == 0
+    assert "corrected 0 of 160 sub-goals" in " ".join(capsys.readouterr().out.split())
+
+
 def test_both_arms_have_the_same_number_of_environment_steps():
     managed, flat = preset(flat=False), preset(flat=True)
     assert managed.run.total_steps * managed.steps_a_decision == flat.run.total_steps
     length = managed.run.episode_length * managed.steps_a_decision
     assert length == flat.run.episode_length
+
+
+def test_off_policy_has_as_many_decisions():
+    assert preset("sac").run.total_steps == preset("ppo").run.total_steps
+    assert preset("sac").sac.relabel_share == 0.0
 
 
 def test_a_dry_run_of_the_flat_arm_builds_it_and_writes_nothing(tmp_path, capsys):
@@ -72,11 +183,39 @@ def test_a_dry_run_of_the_flat_arm_builds_it_and_writes_nothing(tmp_path, capsys
         ("--subgoal-reach 0", "subgoal_reach (0.0) must be finite and greater than 0"),
         ("--num-envs 12", "num_envs (12) must be divisible by shuffle_groups (8)"),
         ("--resume --name nowhere", "is not a run"),
+        ("--algorithm dqn", "algorithm (dqn) must be one of ppo, sac"),
+        ("--algorithm sac --buffer-size 100", "buffer_size (100) must be at least batch_size"),
+        ("--algorithm sac --flat", "flat"),
+        ("--correct-sub-goals", "correct-sub-goals"),
+        ("--algorithm sac --correct-sub-goals", "correct_sub_goals (True) needs start_from"),
+        ("--algorithm sac --start-from nowhere", "start_from (nowhere) is not a run folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, capsys, options, message):
     with pytest.raises(SystemExit) as left:
         ant_manager.main([*options.split(), "--runs-dir", str(tmp_path)])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--interval 5", "first) has interval 6, this run has 5"),
+        ("--subgoal-reach 1", "first) has subgoal_reach 3.0, this run has 1.0"),
+        ("--buffer-size 320", "belongs to another configuration: .replay"),
+    ],
+)
+def test_decisions_that_mean_something_else_are_refused(
+    off_policy, tmp_path, capsys, monkeypatch, options, message
+):
+    monkeypatch.setattr(ant_manager, "make_simulator", on_a_point)
+    start = ["--start-from", str(off_policy / "first"), "--runs-dir", str(tmp_path)]
+    with pytest.raises(SystemExit) as left:
+        ant_manager.main([*SMALL_SAC, *start, *options.split()])
     assert left.value.code == 2
     said = capsys.readouterr().err
     assert message in said
