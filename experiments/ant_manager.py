@@ -237,7 +237,7 @@ def describe(config: ManagerConfig, layout: Layout, trainer: Trainer) -> str:
     decisions = "" if each == 1 else f" ({total:,} decisions of {each} steps)"
     is_flat = isinstance(config, PPOManagerConfig) and config.flat
     told = [
-        f"{'flat policy' if is_flat else f'manager of {config.skill}'}, {config.algorithm}: "
+        f"{'flat policy' if is_flat else f'manager of {config.skill}'} by {config.algorithm}: "
         f"{total * each:,} environment steps{decisions}, "
         f"{run.num_iterations:,} iterations, {run.num_seeds} seed(s)",
         f"devices: {layout.describe()}",
