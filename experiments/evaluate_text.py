@@ -161,6 +161,7 @@ def make_model_player(settings: Settings) -> HouseholdPlayer | ChatAdvisor | Non
             return None
         use_compilation_cache()
         return ChatAdvisor(chat, settings.seed)
+    use_compilation_cache()
     is_constrained = settings.decoding == "constrained"
     return HouseholdPlayer(load_planner(name).playing(), is_constrained=is_constrained)
 
