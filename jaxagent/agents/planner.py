@@ -22,7 +22,8 @@ Params = Mapping[str, Any]
 OPTIMIZERS = ("adamw", "muon")
 # Names are copied before anything else is learnt. For that an embedding has to outweigh what the
 # layers add to it at first; the last norm begins small in turn, or the first logits were large.
-# With all three, 0.5 M tokens teach what 0.7 M do without.
+# Queries and keys begin equal: like attends to like (Trockman & Kolter 2023), which is what finding
+# the wanted thing in a list takes. Half as many updates to the same loss as without all this.
 _EMBEDDING_DEVIATION, _BRANCH_SCALE, _FINAL_NORM_SCALE = 0.5, 0.1, 0.15
 _B2 = 0.99
 
@@ -146,6 +147,9 @@ class Imitation:
         for branch, last in (("attention", "output"), ("mlp", "down")):
             kernel = params["layers"][branch][last]["kernel"]
             params["layers"][branch][last]["kernel"] = _BRANCH_SCALE * kernel
+        attention = params["layers"]["attention"]
+        if self.model.num_kv_heads == self.model.num_heads:
+            attention["key"]["kernel"] = jnp.copy(attention["query"]["kernel"])
         params["final_norm"] = {"scale": _FINAL_NORM_SCALE * params["final_norm"]["scale"]}
         for name, rows, row_key in (
             ("stem", self.factors.stem, stem_key),

@@ -27,7 +27,10 @@ class HouseholdFormat(Protocol):
     name: str
     version: int
     hierarchical: bool
-    marker: str
+
+    def marker(self, opening: str) -> str:
+        """What stands before each reply, given the first observation as printed."""
+        ...
 
     def opening(self, text: str) -> str:
         """The first observation."""
@@ -134,19 +137,27 @@ class CompactFormat:
     what is new in it, since the place is known from the command.
     """
 
-    version = 1
-    marker = ">"
+    version = 2
 
     def __init__(self, hierarchical: bool = False) -> None:
         self.hierarchical = hierarchical
         self.name = "compact-hierarchical" if hierarchical else "compact"
 
+    def marker(self, opening: str) -> str:
+        """``> fridge egg``: target and thing of a task in the benchmark's templates, else ``>``.
+
+        A reply begins where the wanted thing has just been read, so whether it is in sight, and
+        which one, is one comparison away: small models learn it several times as fast.
+        """
+        words = _compact_task(_sentence_of(opening)).split()
+        return f"> {words[2]} {words[1]}" if len(words) == 3 and words[0] in _TASK_WORDS else ">"
+
     def opening(self, text: str) -> str:
         """``heat egg fridge sees cabinet 4 cabinet 3 ...``."""
         task = _TASK.search(text)
-        sentence = task.group(1) if task else ""
         room = text[: task.start()] if task else text
-        return f"task {_compact_task(sentence)} sees {' '.join(_NAME.findall(room))}".rstrip()
+        told = _compact_task(_sentence_of(text))
+        return f"task {told} sees {' '.join(_NAME.findall(room))}".rstrip()
 
     def observation(self, text: str) -> str:
         """``sees apple 1 egg 2``, ``closed``, ``nothing``, ``done``; names only where new."""
@@ -192,11 +203,14 @@ class PlainFormat:
     """The printed text as it is, a line for each reply."""
 
     version = 1
-    marker = "\n> "
 
     def __init__(self, hierarchical: bool = False) -> None:
         self.hierarchical = hierarchical
         self.name = "plain-hierarchical" if hierarchical else "plain"
+
+    def marker(self, opening: str) -> str:
+        """A new line with a sign."""
+        return "\n> "
 
     def opening(self, text: str) -> str:
         """The first observation without the greeting."""
@@ -242,6 +256,14 @@ def plain_words() -> list[str]:
     """The words of all commands and sub-goals as the games word them, and of the plain formats."""
     wordings = " ".join(wording for _, wording, _ in (*_VERBS, *_SUBGOALS)).replace("{}", "")
     return [*dict.fromkeys(wordings.split()), KEEP, SWITCH, ":", ">", "\n"]
+
+
+_TASK_WORDS = frozenset(name for name, _ in _TASKS)
+
+
+def _sentence_of(opening: str) -> str:
+    task = _TASK.search(opening)
+    return task.group(1) if task else ""
 
 
 def _compact_task(sentence: str) -> str:

@@ -78,12 +78,11 @@ class HouseholdPlayer:
             jnp.asarray(self.grammar.permitted),
             jnp.asarray(self.grammar.is_command),
         )
-        self._marker = list(model.tokenizer.encode(model.style.marker))
         self.overflows = 0
 
     def begin(self, openings: Sequence[str]) -> None:
         """Start new episodes, one for each opening; the first `act` reads them."""
-        self._games: list[_Game] = [_Game(self._encode_opening(text)) for text in openings]
+        self._games: list[_Game] = [_Game(text, self.model) for text in openings]
         self._rows = np.arange(len(openings))  # game of each row; -1 for none
         slots = min(_FEW_SLOTS, self.slots)
         self._cache = KVCache.create(self.model.config, len(openings), slots)
@@ -102,7 +101,7 @@ class HouseholdPlayer:
         """
         running = [number for number, commands in enumerate(admissible) if commands]
         for number in running:
-            self._games[number].read(observations[number], self.model, self._marker)
+            self._games[number].read(observations[number])
         self._fit_rows(running)
         tokens, count, lengths = self._pending()
         choices = self._choices(admissible) if self.is_constrained else None
@@ -133,9 +132,6 @@ class HouseholdPlayer:
                 "turns were dropped, never the task"
             )
         return [line for line in told if line]
-
-    def _encode_opening(self, text: str) -> list[int]:
-        return list(self.model.tokenizer.encode(self.model.style.opening(text)))
 
     def _fit_rows(self, running: Sequence[int]) -> None:
         """Fewer rows once few episodes are left; rows of ended ones stand idle until then."""
@@ -191,18 +187,20 @@ class HouseholdPlayer:
 class _Game:
     """The tokens of one episode: opening, then turns of (reply, observation and marker)."""
 
-    def __init__(self, opening: list[int]) -> None:
-        self.opening = opening
+    def __init__(self, opening: str, model: PlannerModel) -> None:
+        self._encode, self._style = model.tokenizer.encode, model.style
+        self._marker = list(self._encode(self._style.marker(opening)))
+        self.opening = list(self._encode(self._style.opening(opening)))
         self.turns: list[list[int]] = []
         self._has_replied = False
         self._read = 0  # tokens of the history that are in the cache
 
-    def read(self, observation: str, model: PlannerModel, marker: list[int]) -> None:
+    def read(self, observation: str) -> None:
         if not self._has_replied:
-            self.opening = self.opening + marker
+            self.opening = self.opening + self._marker
             return
-        self.turns[-1] += list(model.tokenizer.encode(model.style.observation(observation)))
-        self.turns[-1] += marker
+        self.turns[-1] += list(self._encode(self._style.observation(observation)))
+        self.turns[-1] += self._marker
 
     def say(self, ids: list[int]) -> None:
         self._has_replied = True

@@ -55,6 +55,21 @@ def test_no_command_of_the_train_games_is_lost():
     assert not tokenizer.missing
 
 
+@pytest.mark.parametrize(
+    ("task", "marker"),
+    [
+        ("heat some egg and put it in fridge", "> fridge egg"),
+        ("look at mug under the desklamp", "> desklamp mug"),
+        ("put two cd in safe", "> safe cd"),
+        ("warm the egg up and store it away", ">"),
+    ],
+)
+def test_the_marker_repeats_the_target_and_then_the_thing(task, marker):
+    opening = f"You see a fridge 1.\n\nYour task is to: {task}."
+    assert COMPACT.marker(opening) == marker
+    assert FORMATS["plain"].marker(opening) == "\n> "
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_replies_come_back_through_every_format(name, games):
     style = FORMATS[name]

@@ -52,7 +52,8 @@ def test_each_turn_is_that_of_the_whole_history(name, is_constrained, games, mon
     env = BatchEnv(len(games))
     observations, info = env.reset(games)
     player.begin(observations)
-    histories = [encode(style.opening(text)) + encode(style.marker) for text in observations]
+    markers = [encode(style.marker(text)) for text in observations]
+    histories = [encode(style.opening(t)) + marker for t, marker in zip(observations, markers)]
     for turn in range(TURNS):
         # Some end early, so that rows are given up.
         admissible = [c if turn < 1 or n < 1 else [] for n, c in enumerate(info.admissible)]
@@ -72,7 +73,7 @@ def test_each_turn_is_that_of_the_whole_history(name, is_constrained, games, mon
         for number in range(len(games)):
             if admissible[number]:
                 text = style.observation(observations[number])
-                histories[number] += encode(text) + encode(style.marker)
+                histories[number] += encode(text) + markers[number]
     assert max(map(len, histories)) < 512
 
 
