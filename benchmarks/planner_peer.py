@@ -9,7 +9,7 @@ from jaxagent.models.llm.config import LlamaConfig
 
 
 class TorchPlanner:
-    """Trains on the same packed batches: eager PyTorch, fused attention and fused AdamW.
+    """Trains on the same packed batches: eager PyTorch, fused attention, its own Muon and AdamW.
 
     Args (of the constructor):
         model: sizes.
@@ -44,19 +44,37 @@ class TorchPlanner:
                 "down": matrix(size, inner),
                 "attention_norm": scale(),
                 "mlp_norm": scale(),
+                "query_norm": torch.ones(model.head_dim, requires_grad=True),
+                "key_norm": torch.ones(model.head_dim, requires_grad=True),
             }
             for _ in range(model.num_layers)
         ]
         self.final_norm = scale()
         self.parameters = [self.embedding, self.final_norm]
         self.parameters += [x for layer in self.layers for x in layer.values()]
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=config.learning_rate,
-            betas=(0.9, 0.99),
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        by_muon = [
+            x
+            for layer in self.layers
+            for x in layer.values()
+            if config.optimizer == "muon" and x.ndim == 2
+        ]
+        chosen = set(map(id, by_muon))
+        rest = [x for x in self.parameters if id(x) not in chosen]
+        decay = config.weight_decay
+        self.optimizers = [
+            torch.optim.AdamW(
+                rest, lr=config.learning_rate, betas=(0.9, 0.99), weight_decay=decay, fused=True
+            )
+        ]
+        if by_muon:
+            self.optimizers.append(
+                torch.optim.Muon(
+                    by_muon,
+                    lr=5 * config.learning_rate,
+                    weight_decay=decay,
+                    adjust_lr_fn="match_rms_adamw",
+                )
+            )
 
     def update(self, batch: TokenBatch) -> float:
         """One step of the optimiser; the loss."""
@@ -69,10 +87,12 @@ class TorchPlanner:
         loss = torch.nn.functional.cross_entropy(
             logits[live], as_tensor(batch.target).long()[live], reduction="mean"
         )
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_gradient_norm)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         return loss.item()
 
     def _hidden(self, tokens: Any, positions: Any, segments: Any) -> Any:
@@ -99,6 +119,8 @@ class TorchPlanner:
         for layer in self.layers:
             h = normed(x, layer["attention_norm"])
             query, key, value = (heads(h @ layer[name].T) for name in ("query", "key", "value"))
+            if model.qk_norm:
+                query, key = normed(query, layer["query_norm"]), normed(key, layer["key_norm"])
             mixed = torch.nn.functional.scaled_dot_product_attention(
                 turned(query), turned(key), value, attn_mask=seen[:, None]
             )

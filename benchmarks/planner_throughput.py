@@ -22,8 +22,8 @@ from envs.text.noisy import Noise
 from experiments.alfworld_data import Demonstrator, entity_tokenizer
 from experiments.alfworld_planner import batch_shapes, tiny_model
 from experiments.household_rounds import play_games
-from experiments.planner_config import PlannerConfig
-from jaxagent.agents.planner import Imitation, ImitationConfig, TokenBatch
+from experiments.planner_config import PlannerConfig, preset
+from jaxagent.agents.planner import Imitation, TokenBatch
 from jaxagent.models.llm.words import with_embedding
 from jaxagent.planning import household_player
 from jaxagent.planning.household_format import FORMATS
@@ -39,7 +39,7 @@ _GAMES = 140
 
 def some_batches(count: int) -> tuple[list[TokenBatch], Imitation, PlannerConfig]:
     """Real batches of one shape, and the tiny planner that trains on them."""
-    config = PlannerConfig()
+    config = preset("tiny", None)
     tokenizer = entity_tokenizer()
     games = [made.game for made in generate_games(60, 0)]
     demonstrator = Demonstrator(
@@ -54,7 +54,7 @@ def some_batches(count: int) -> tuple[list[TokenBatch], Imitation, PlannerConfig
     batches = demonstrator.batches(0)
     usual = [b for b in batches if b.tokens.shape == (config.rows, config.row_tokens)]
     model = tiny_model(tokenizer, "compact")
-    agent = Imitation(model, ImitationConfig(), 10_000, factors=tokenizer.factors)
+    agent = Imitation(model, config.imitation, 10_000, factors=tokenizer.factors)
     return usual[:count], agent, config
 
 

@@ -268,6 +268,8 @@ class Run:
         result: dict[str, Any] = {}
         for name, games, goals in self._panels():
             for mode in ("free", "constrained"):
+                # What the demonstrations lacked is not what this panel lacks.
+                getattr(self.learner.tokenizer, "missing", {}).clear()
                 player = self.player(params, mode == "constrained")
                 episodes = play_games(player, games, goals, self.config.horizon)
                 scores = score_by_type(episodes)
