@@ -82,7 +82,8 @@ class Ours:
 
         self._jax = jax
         self._generator = Generator(load_model(folder))
-        self._vocab_size = self._generator.model.config.vocab_size
+        self._model_config = self._generator.model.config
+        self._vocab_size = self._model_config.vocab_size
         self._train = None
 
     def _config(self, new_tokens: int) -> Any:
@@ -134,13 +135,14 @@ class Ours:
         return determinise(edges, [0], [sizes.new_tokens], end_token=end)
 
     def train(self, sizes: Sizes) -> tuple[float, list[int]]:
-        """One step of AdamW on the cross-entropy of every token."""
+        """One step of AdamW on the cross-entropy of every token; ends generation, since the
+        parameters change in place, as the peer's do."""
         import jax
         import optax
 
         from jaxagent.models.llm.scoring import token_log_probs
 
-        config = self._generator.model.config
+        config = self._model_config
         if self._train is None:
             optimiser = optax.adamw(1e-5, weight_decay=0.01)
 
@@ -154,10 +156,8 @@ class Ours:
                 return optax.apply_updates(params, updates), state, value
 
             params = self._generator.model.params
-            self._train = (
-                jax.jit(step, donate_argnums=(0, 1)),
-                [jax.tree.map(lambda x: x.copy(), params), optimiser.init(params)],
-            )
+            del self._generator
+            self._train = (jax.jit(step, donate_argnums=(0, 1)), [params, optimiser.init(params)])
         step, state = self._train
         tokens = np.array(
             [

@@ -22,8 +22,8 @@ from jaxagent.serve.server import MAX_BODY, ChatServer, Service
 from jaxagent.training.config import refuse
 from jaxagent.training.devices import use_compilation_cache
 
-# A prompt that is read in pieces of every length.
-_WARM_PROMPT = 256 + 64 + 16
+# Prompts that are read in pieces of every length; the second goes on from the first.
+_WARM_PROMPTS = (256 + 64 + 16, 256 + 64 + 16 + 32)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,12 +93,13 @@ def _read_key(name: str | None) -> str | None:
 def _warm_up(generator: Generator, engine: Engine, context: int) -> None:
     """Compile what the first request would otherwise wait for."""
     sampling = SamplingConfig(max_new_tokens=1 + STEP_TOKENS, stop_tokens=())
-    length = max(1, min(_WARM_PROMPT, context - sampling.max_new_tokens))
-    ticket = engine.submit([generator.end_token] * length, sampling)
-    is_done = False
-    while not is_done:
-        with contextlib.suppress(queue.Empty):
-            is_done = ticket.get(timeout=1.0).completion is not None
+    for prompt in _WARM_PROMPTS:
+        length = max(1, min(prompt, context - sampling.max_new_tokens))
+        ticket = engine.submit([generator.end_token] * length, sampling)
+        is_done = False
+        while not is_done:
+            with contextlib.suppress(queue.Empty):
+                is_done = ticket.get(timeout=1.0).completion is not None
 
 
 def _serve(server: ChatServer, host: str, key: str | None) -> None:

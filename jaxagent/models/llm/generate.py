@@ -17,8 +17,8 @@ from jaxagent.models.llm.constrain_json import json_schema
 from jaxagent.models.llm.constrain_text import Rule, encode, string_set, verb_object_grammar
 from jaxagent.models.llm.generate_reply import Completion, Prompt, Request
 from jaxagent.models.llm.generate_rows import RowBatch
-from jaxagent.models.llm.generate_steps import CAPACITY, Variables
-from jaxagent.models.llm.generate_weights import per_layer
+from jaxagent.models.llm.generate_steps import CAPACITY
+from jaxagent.models.llm.generate_weights import Weights, lay_out
 from jaxagent.models.llm.load import LanguageModel
 from jaxagent.models.llm.sampling import SamplingConfig
 from jaxagent.models.llm.scoring import CandidateScores, candidate_tree
@@ -65,7 +65,7 @@ class Generator:
             lora: low-rank terms; None removes them.
         """
         variables = {"params": params} | ({} if lora is None else {"lora": lora})
-        self.variables: Variables = per_layer(variables)
+        self.weights: Weights = lay_out(variables)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt."""
@@ -126,7 +126,7 @@ class Generator:
 
     def rows(self, batch: int) -> RowBatch:
         """What sessions and batchers stand on: rows of a batch, all idle."""
-        return RowBatch(self.model, self.variables, batch, self._packer)
+        return RowBatch(self.model, self.weights, batch, self._packer)
 
     def request(
         self, prompt: Prompt, sampling: SamplingConfig, constraint: Automaton | None = None

@@ -130,6 +130,11 @@ class Reply:
         self._logs: list[np.ndarray] = []
         self._text, self._shown = "", 0
 
+    @property
+    def remaining(self) -> int:
+        """Tokens that it may still say."""
+        return self.request.sampling.max_new_tokens - len(self.tokens)
+
     def take(self, tokens: list[int], logs: np.ndarray, finish: Finish) -> None:
         """Go on by some tokens.
 

@@ -19,8 +19,6 @@ from jaxagent.models.llm.generate_reply import Reply, Request, check_prompt
 from jaxagent.models.llm.generate_steps import (
     Finish,
     Said,
-    Variables,
-    begin,
     broadcast,
     decode,
     merge_rows,
@@ -29,8 +27,10 @@ from jaxagent.models.llm.generate_steps import (
     put_row,
     resize,
     rewind,
+    say,
     take_row,
 )
+from jaxagent.models.llm.generate_weights import Weights
 from jaxagent.models.llm.load import LanguageModel
 from jaxagent.models.llm.sampling import SamplingConfig, stack_sampling
 from jaxagent.models.llm.scoring import (
@@ -44,7 +44,7 @@ from jaxagent.models.llm.scoring import (
     visible_slots,
 )
 
-PIECES = (16, 64, 256)
+PIECES = (16, 32, 64, 256)
 """Lengths in which prompts are read."""
 
 SMALLEST_SLOTS = 256
@@ -103,15 +103,13 @@ class RowBatch:
 
     Args:
         model: whose words they say.
-        variables: what the model is applied to.
+        weights: of the model, as `generate_weights` lays them out.
         batch: number of rows; every compiled step is for this many.
         packer: of constraints.
     """
 
-    def __init__(
-        self, model: LanguageModel, variables: Variables, batch: int, packer: Packer
-    ) -> None:
-        self.model, self.variables, self.batch = model, variables, batch
+    def __init__(self, model: LanguageModel, weights: Weights, batch: int, packer: Packer) -> None:
+        self.model, self.weights, self.batch = model, weights, batch
         self.replies: list[Reply | None] = [None] * batch
         self._prompts: list[list[int]] = [[] for _ in range(batch)]
         self._said: list[list[int]] = [[] for _ in range(batch)]
@@ -160,16 +158,18 @@ class RowBatch:
 
     def step(self, steps: int) -> None:
         """Say up to `steps` more tokens in every running row."""
+        going_on = [reply for reply in self.replies if reply and not reply.finish_reason]
+        steps = min(steps, max((reply.remaining for reply in going_on), default=0))
         longest = max(len(self.read(row)) for row in range(self.batch))
         self._cache = with_slots(self._cache, self._slots_for(longest + steps))
         self._cache, self._rows, said = decode(
             self.model.config,
-            self.variables,
+            self.weights,
             self._cache,
             self._rows,
             self._sampling,
             self._constraints.tables,
-            np.int32(steps),
+            steps,
         )
         self._take(said, self.running)
 
@@ -205,14 +205,14 @@ class RowBatch:
             seen = np.zeros((1, size, self._cache.slots), bool)
             seen[0, :count] = visible[piece]
             self._cache, hidden = read_nodes(
-                config, self.variables, self._cache, tokens, positions, seen, np.int32(count)
+                config, self.weights, self._cache, tokens, positions, seen, count
             )
             features.append(hidden)
             done += size
         self._cache = rewind(self._cache, np.array([length], np.int32))
         edges = tree_edges(tree, end_token)
         parents, children = padded_edges(jnp.concatenate(features), self._last, edges)
-        log_probs = edge_log_probs(config, self.variables, parents, children)
+        log_probs = edge_log_probs(config, self.weights.variables, parents, children)
         return combine(tree, edges, np.asarray(log_probs))
 
     def stop(self, row: int) -> None:
@@ -265,7 +265,7 @@ class RowBatch:
             for row, prompt in enumerate(prompts):
                 tokens[row, : counts[row]] = prompt[done : done + size]
             cache, last = prefill(
-                self.model.config, self.variables, cache, last, tokens, np.array(counts, np.int32)
+                self.model.config, self.weights, cache, last, tokens, np.array(counts, np.int32)
             )
             done += size
         return cache, last
@@ -303,9 +303,9 @@ class RowBatch:
             self._constraints.starts,
             np.where(is_new, Finish.RUNNING, Finish.IDLE),
         )
-        fresh, said = begin(
+        fresh, said = say(
             self.model.config,
-            self.variables,
+            self.weights.variables,
             self._last,
             fresh,
             self._sampling,

@@ -1,13 +1,13 @@
 """The compiled steps of generation: read a piece of the prompts, say one token, say many.
 
-Pure functions of (parameters, cache, rows); sizes that they are compiled for are the batch, the
+Functions of (weights, cache, rows); sizes that they are compiled for are the batch, the
 slots of the cache, the length of a piece of prompt, and the sizes of the constraint tables.
 `generate` keeps these to a few.
 """
 
 import functools
 from enum import IntEnum
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import flax.struct
 import jax
@@ -18,6 +18,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.constrain import ConstraintTables, advance, is_done, permitted
+from jaxagent.models.llm.generate_read import read
+from jaxagent.models.llm.generate_weights import Variables, Weights
 from jaxagent.models.llm.llama import Llama, LlamaOutput
 from jaxagent.models.llm.sampling import (
     Repetition,
@@ -27,19 +29,8 @@ from jaxagent.models.llm.sampling import (
     observe_repetition,
 )
 
-Variables = dict[str, Any]
-"""What `Llama.apply` takes: `params`, and `lora` beside it where there is an adapter."""
-
 CAPACITY = 64
 """Tokens that one call of `decode` can say at most; how many it does is up to the caller."""
-
-
-def features(
-    config: LlamaConfig, variables: Variables, tokens: Int[Array, "B L"], **options: Any
-) -> LlamaOutput:
-    """What the model makes of tokens; the options are those of `Llama.__call__`."""
-    model = Llama(config, unrolled="layers" not in variables["params"])
-    return cast(LlamaOutput, model.apply(variables, tokens, **options))
 
 
 def vocabulary_logits(
@@ -111,37 +102,44 @@ def new_rows(budgets: np.ndarray, states: np.ndarray, finish: np.ndarray) -> Row
     )
 
 
-@functools.partial(jax.jit, static_argnames="config", donate_argnames=("cache", "last"))
 def prefill(
     config: LlamaConfig,
-    variables: Variables,
+    weights: Weights,
     cache: KVCache,
     last: Float[Array, "B D"],
-    tokens: Int[Array, "B L"],
-    count: Int[Array, " B"],
+    tokens: np.ndarray,
+    count: np.ndarray,
 ) -> tuple[KVCache, Float[Array, "B D"]]:
     """Read a piece of each row's prompt.
 
     Args:
         config: of the model.
-        variables: of the model.
+        weights: of the model.
         cache: grows by `count`; donated.
         last: features of the last token that each row has read; donated.
-        tokens: right-padded.
-        count: live tokens of each row, possibly 0.
+        tokens: [B, L], right-padded.
+        count: [B], live tokens of each row, possibly 0.
 
     Returns:
         The cache and `last` after the piece; no logits, which only the end of a prompt needs.
     """
-    is_live = jnp.arange(tokens.shape[1])[None, :] < count[:, None]
-    output = features(config, variables, tokens, segment_ids=is_live.astype(jnp.int32), cache=cache)
+    is_live = np.arange(tokens.shape[1])[None, :] < count[:, None]
+    segment_ids = is_live.astype(np.int32)
+    cache, hidden = read(config, weights, cache, tokens, segment_ids=segment_ids)
+    return cache, _newest(hidden, last, count)
+
+
+@functools.partial(jax.jit, donate_argnames="last")
+def _newest(
+    hidden: Float[Array, "B L D"], last: Float[Array, "B D"], count: Int[Array, " B"]
+) -> Float[Array, "B D"]:
     end = jnp.maximum(count - 1, 0)[:, None, None]
-    newest = jnp.take_along_axis(output.hidden, end, axis=1)[:, 0]
-    return cast(KVCache, output.cache), jnp.where((count > 0)[:, None], newest, last)
+    newest = jnp.take_along_axis(hidden, end, axis=1)[:, 0]
+    return jnp.where((count > 0)[:, None], newest, last)
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def begin(
+def say(
     config: LlamaConfig,
     variables: Variables,
     last: Float[Array, "B D"],
@@ -149,13 +147,13 @@ def begin(
     sampling: Sampling,
     tables: ConstraintTables | None,
 ) -> tuple[Rows, Said]:
-    """Say the first token, which needs no further reading.
+    """Say one token, without reading it.
 
     Args:
         config: of the model.
-        variables: of the model.
-        last: features of the last prompt token.
-        rows: before their first token; rows that are not running keep their state.
+        variables: of the model; the layers are not needed.
+        last: features of the last token that each row has read.
+        rows: those that are not running keep their state.
         sampling: how tokens are drawn.
         tables: what may be said; None is anything.
 
@@ -166,21 +164,20 @@ def begin(
     return rows, jax.tree.map(lambda x: x[None], said)
 
 
-@functools.partial(jax.jit, static_argnames="config", donate_argnames="cache")
 def decode(
     config: LlamaConfig,
-    variables: Variables,
+    weights: Weights,
     cache: KVCache,
     rows: Rows,
     sampling: Sampling,
     tables: ConstraintTables | None,
-    steps: Int[Array, ""],
+    steps: int,
 ) -> tuple[KVCache, Rows, Said]:
     """Say up to `steps` more tokens, fewer when every row ends before.
 
     Args:
         config: of the model.
-        variables: of the model.
+        weights: of the model.
         cache: holds everything but each row's last token; donated.
         rows: at least one token in.
         sampling: how tokens are drawn.
@@ -190,9 +187,44 @@ def decode(
     Returns:
         The cache, which again lacks each row's last token; the rows; what they said.
     """
+    if not weights.layers:
+        given = (cache, rows, sampling, tables, np.int32(steps))
+        return _decode_whole(config, weights.variables, *given)
+    batch, said = rows.token.shape[0], []
+    for _ in range(steps):
+        # A CPU computes where the host waits: to look every time costs nothing.
+        is_running = np.asarray(rows.finish) == Finish.RUNNING
+        if not is_running.any():
+            break
+        tokens, segment_ids = np.asarray(rows.token)[:, None], is_running[:, None].astype(np.int32)
+        cache, hidden = read(config, weights, cache, tokens, segment_ids=segment_ids)
+        last = hidden.reshape(batch, -1)
+        rows, new = say(config, weights.variables, last, rows, sampling, tables)
+        said.append(new)
+    return cache, rows, _joined(said, batch)
+
+
+def _joined(said: list[Said], batch: int) -> Said:
+    nothing = np.zeros((0, batch), np.float32)
+    columns = zip(Said(nothing.astype(np.int32), *[nothing] * 3), *jax.device_get(said))
+    return Said(*map(np.concatenate, columns))
+
+
+@functools.partial(jax.jit, static_argnames="config", donate_argnames="cache")
+def _decode_whole(
+    config: LlamaConfig,
+    variables: Variables,
+    cache: KVCache,
+    rows: Rows,
+    sampling: Sampling,
+    tables: ConstraintTables | None,
+    steps: Int[Array, ""],
+) -> tuple[KVCache, Rows, Said]:
+    """`decode` in one program, for devices that the host would keep waiting."""
     batch = rows.token.shape[0]
     nothing = jnp.zeros((CAPACITY, batch), jnp.float32)
     said = Said(jnp.full((CAPACITY, batch), -1, jnp.int32), nothing, nothing, nothing)
+    model = Llama(config)
 
     def goes_on(carry: tuple) -> Array:
         step, _, rows, _ = carry
@@ -200,13 +232,10 @@ def decode(
 
     def body(carry: tuple) -> tuple:
         step, cache, rows, said = carry
-        is_running = rows.finish == Finish.RUNNING
-        output = features(
-            config,
-            variables,
-            rows.token[:, None],
-            segment_ids=is_running[:, None].astype(jnp.int32),
-            cache=cache,
+        live = (rows.finish == Finish.RUNNING)[:, None].astype(jnp.int32)
+        output = cast(
+            LlamaOutput,
+            model.apply(variables, rows.token[:, None], segment_ids=live, cache=cache),
         )
         rows, new = _say(config, variables, output.hidden[:, 0], rows, sampling, tables)
         said = jax.tree.map(lambda all_of, one: all_of.at[step].set(one), said, new)

@@ -1,7 +1,6 @@
 """A decoder-only transformer of the Llama family in Flax Linen."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -215,13 +214,9 @@ class Llama(nn.Module):
 
     Attributes:
         config: sizes and switches.
-        unrolled: layers of their own, `layers_0`, `layers_1`, … in the parameters. For reading
-            and saying only: XLA's CPU backend copies the weights of a scanned layer before it
-            uses them, which costs more than the product with a few tokens does.
     """
 
     config: LlamaConfig
-    unrolled: bool = False
 
     def setup(self):
         """Declare the parameters."""
@@ -232,17 +227,14 @@ class Llama(nn.Module):
         # costs less than to store and fetch it.
         kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         layer = nn.remat(DecoderLayer, prevent_cse=False, policy=None if config.remat else kept)
-        if self.unrolled:
-            self.layers = [layer(config) for _ in range(config.num_layers)]
-        else:
-            scanned = nn.scan(
-                layer,
-                variable_axes={"params": 0, "lora": 0},
-                split_rngs={"params": True},
-                in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (flax says int)
-                length=config.num_layers,
-            )
-            self.layers = scanned(config)
+        scanned = nn.scan(
+            layer,
+            variable_axes={"params": 0, "lora": 0},
+            split_rngs={"params": True},
+            in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (flax says int)
+            length=config.num_layers,
+        )
+        self.layers = scanned(config)
         self.final_norm = RMSNorm(config.norm_epsilon)
         if not config.tie_embeddings:
             self.unembedding = Linear(config.vocab_size, False, "float32", config.initializer_range)
@@ -279,36 +271,53 @@ class Llama(nn.Module):
             ValueError: positions, segment_ids or the cache are of another batch than the tokens.
         """
         _require_shapes(tokens, positions, segment_ids, cache)
+        start = None if cache is None else cache.length
+        x, setting = self.enter(tokens, positions, segment_ids, start, visible)
+        stream = Stream(x, None if cache is None else Slots(cache.keys, cache.values))
+        stream, _ = self.layers(stream, jnp.arange(self.config.num_layers), setting)
+        hidden = self.leave(stream.x)
+        if self.is_initializing() and not self.config.tie_embeddings:
+            self.unembedding(hidden[:, :1])
+        if stream.slots is None:
+            return LlamaOutput(hidden, None)
+        length = setting.start + setting.count
+        return LlamaOutput(hidden, KVCache(**stream.slots._asdict(), length=length))
+
+    def enter(
+        self,
+        tokens: Int[Array, "B L"],
+        positions: Int[Array, "B L"] | None,
+        segment_ids: Int[Array, "B L"] | None,
+        start: Int[Array, " B"] | None,
+        visible: Bool[Array, "B L S"] | None,
+    ) -> tuple[Float[Array, "B L D"], Setting]:
+        """What goes into the first layer, and what is the same for all of them.
+
+        Apart from `__call__`, for a caller that applies the layers itself.
+
+        Args:
+            tokens: see `__call__`, as are the other arguments.
+            positions: of the tokens.
+            segment_ids: of the tokens.
+            start: how many tokens each row's cache holds; None is 0.
+            visible: to each token.
+        """
         batch, length = tokens.shape
         if segment_ids is None:
             segment_ids = jnp.ones((batch, length), jnp.int32)
-        start = jnp.zeros((batch,), jnp.int32) if cache is None else cache.length
+        if start is None:
+            start = jnp.zeros((batch,), jnp.int32)
         if positions is None:
             positions = start[:, None] + jnp.arange(length)[None, :]
         live = segment_ids != 0
         cos, sin = rotation(self.config, positions, live)
         count = jnp.sum(live, axis=1, dtype=jnp.int32)
-        setting = Setting(cos, sin, segment_ids, start, count, visible)
-        stream = Stream(
-            x=self.embedding[tokens].astype(self.config.dtype),
-            slots=None if cache is None else Slots(cache.keys, cache.values),
-        )
-        stream = self._through_layers(stream, setting)
-        hidden = self.final_norm(stream.x)
-        if self.is_initializing() and not self.config.tie_embeddings:
-            self.unembedding(hidden[:, :1])
-        if stream.slots is None:
-            return LlamaOutput(hidden, None)
-        return LlamaOutput(hidden, KVCache(**stream.slots._asdict(), length=start + count))
+        x = self.embedding[tokens].astype(self.config.dtype)
+        return x, Setting(cos, sin, segment_ids, start, count, visible)
 
-    def _through_layers(self, stream: Stream, setting: Setting) -> Stream:
-        if self.unrolled:
-            for number, layer in enumerate(cast(Sequence[DecoderLayer], self.layers)):
-                stream, _ = layer(stream, jnp.int32(number), setting)
-            return stream
-        scanned = cast(DecoderLayer, self.layers)
-        stream, _ = scanned(stream, jnp.arange(self.config.num_layers), setting)
-        return stream
+    def leave(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        """The last norm, on what comes out of the last layer."""
+        return self.final_norm(x)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Unnormalised log-probabilities of the next token, float32.

@@ -11,12 +11,15 @@ from typing import NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.constrain import bucket
-from jaxagent.models.llm.generate_steps import Variables, features, vocabulary_logits
+from jaxagent.models.llm.generate_read import read
+from jaxagent.models.llm.generate_steps import vocabulary_logits
+from jaxagent.models.llm.generate_weights import Variables, Weights
+from jaxagent.models.llm.llama import Llama, LlamaOutput
 
 # Rows of the vocabulary's logits that are held at once.
 _LOGIT_ROWS = 32
@@ -94,41 +97,33 @@ def visible_slots(tree: CandidateTree, prompt_length: int, slots: int) -> np.nda
     return visible
 
 
-@functools.partial(jax.jit, static_argnames="config", donate_argnames="cache")
 def read_nodes(
     config: LlamaConfig,
-    variables: Variables,
+    weights: Weights,
     cache: KVCache,
-    tokens: Int[Array, "1 L"],
-    positions: Int[Array, "1 L"],
-    visible: Bool[Array, "1 L S"],
-    count: Int[Array, ""],
+    tokens: np.ndarray,
+    positions: np.ndarray,
+    visible: np.ndarray,
+    count: int,
 ) -> tuple[KVCache, Float[Array, "L D"]]:
     """Read a piece of a tree behind a prompt.
 
     Args:
         config: of the model.
-        variables: of the model.
+        weights: of the model.
         cache: of one row: the prompt and the pieces before; donated.
-        tokens: of the nodes, right-padded.
-        positions: of each, counted along its own branch.
-        visible: which slots each attends to.
+        tokens: [1, L], of the nodes, right-padded.
+        positions: [1, L], of each, counted along its own branch.
+        visible: [1, L, slots], which slots each attends to.
         count: live nodes.
 
     Returns:
         The cache with the nodes in it, and their features.
     """
-    is_live = jnp.arange(tokens.shape[1])[None, :] < count
-    output = features(
-        config,
-        variables,
-        tokens,
-        positions=positions,
-        segment_ids=is_live.astype(jnp.int32),
-        cache=cache,
-        visible=visible,
-    )
-    return cast(KVCache, output.cache), output.hidden[0]
+    segment_ids = (np.arange(tokens.shape[1])[None, :] < count).astype(np.int32)
+    options = {"positions": positions, "segment_ids": segment_ids, "visible": visible}
+    cache, hidden = read(config, weights, cache, tokens, **options)
+    return cache, hidden[0]
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -252,7 +247,8 @@ def token_log_probs(
         [B, L]; 0 at the first token of a segment and on padding, which nothing predicts. No mask
         of completion tokens is applied.
     """
-    output = features(config, variables, tokens, positions=positions, segment_ids=segment_ids)
+    given = {"positions": positions, "segment_ids": segment_ids}
+    output = cast(LlamaOutput, Llama(config).apply(variables, tokens, **given))
     if segment_ids is None:
         segment_ids = jnp.ones_like(tokens)
     is_predicted = (segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] != 0)

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers import models as tokenizer_models
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -69,9 +69,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     described = folder / "tokenizer_config.json"
     name = json.loads(described.read_text()).get("tokenizer_class") if described.is_file() else None
     plain = name in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    kind = PreTrainedTokenizerFast if plain else AutoTokenizer
     try:
-        return kind.from_pretrained(folder, local_files_only=True)
+        if plain:
+            return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        # Imported only here: it imports PyTorch where that is installed, 5 s and 200 MB.
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{folder} has no tokeniser that can be read: {first}") from None

@@ -1,11 +1,13 @@
 """Where each parameter stands in a Hugging Face checkpoint, and the way there and back."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from jaxagent.models.llm.config import Dtype, LlamaConfig
 from jaxagent.models.llm.llama import Llama
@@ -106,30 +108,39 @@ def read_params(
     by_path: dict[Path, list[str]] = {}
     for name, place in wanted.items():
         by_path.setdefault(place.path, []).append(name)
+    shapes = abstract_params(config)
     flat = {}
     for path, names in by_path.items():
-        flat[path] = jnp.asarray(_read_parameter(names, wanted, stored, np.dtype(dtype)))
+        if wanted[names[0]].layer is None:
+            flat[path] = _read_whole(names[0], wanted, stored, dtype)
+            continue
+        parameter = jnp.zeros(shapes[path].shape, dtype)
+        for name in names:
+            tensor = stored[name].read().astype(dtype, copy=False)
+            layer = np.int32(wanted[name].layer)
+            parameter = _put_layer(parameter, tensor, layer, transposed=wanted[name].transposed)
+        flat[path] = parameter
     return unflatten(flat)
 
 
-def _read_parameter(
-    names: list[str],
-    wanted: Mapping[str, Place],
-    stored: Mapping[str, StoredTensor],
-    dtype: np.dtype,
-) -> np.ndarray:
-    first = wanted[names[0]]
-    shape = first.shape[::-1] if first.transposed else first.shape
-    if first.layer is None:
-        parameter = np.empty(shape, dtype)
-        slots = [parameter]
-    else:
-        parameter = np.empty((len(names), *shape), dtype)
-        slots = [parameter[wanted[name].layer] for name in names]
-    for name, slot in zip(names, slots):
-        tensor = stored[name].read()
-        slot[...] = tensor.T if first.transposed else tensor
-    return parameter
+def _read_whole(
+    name: str, wanted: Mapping[str, Place], stored: Mapping[str, StoredTensor], dtype: Dtype
+) -> Array:
+    tensor = stored[name].read()
+    # A copy: what lies in a file can neither be donated nor outlive it.
+    return jnp.array(tensor.T if wanted[name].transposed else tensor, dtype)
+
+
+@functools.partial(jax.jit, static_argnames="transposed", donate_argnames="parameter")
+def _put_layer(
+    parameter: Float[Array, "N ..."],
+    tensor: Float[Array, "..."],
+    layer: Int[Array, ""],
+    *,
+    transposed: bool,
+) -> Float[Array, "N ..."]:
+    tensor = tensor.T if transposed else tensor
+    return jax.lax.dynamic_update_index_in_dim(parameter, tensor, layer, axis=0)
 
 
 def _check(

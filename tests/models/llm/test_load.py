@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import struct
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +44,19 @@ def test_what_is_saved_is_loaded_bit_for_bit(tmp_path, name):
     assert loaded.tokenizer.apply_chat_template(chat, tokenize=False) == (
         f"<|im_start|>user\n{text}<|im_end|>\n"
     )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_loading_does_not_import_pytorch(tmp_path):
+    """Which transformers does where it can: 5 s and 200 MB for nothing."""
+    write_folder(tmp_path / "m", "smollm2")
+    code = (
+        "import sys; from jaxagent.models.llm.load import load_model; "
+        "load_model(sys.argv[1]); print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "m")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["False"]
 
 
 def test_shards_and_dtypes(tmp_path):
