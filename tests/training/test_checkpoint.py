@@ -1,12 +1,10 @@
 """Checkpoints: what is written is what comes back, and what is broken is refused."""
 
 import json
-import os
 import pathlib
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import jax
@@ -17,9 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from tests.training.probe_run import make_trainer, run_config
+from tests.training.stopped_run import start, stop_midway
 
 SCRIPT = pathlib.Path(__file__).parent / "probe_run.py"
-ROOT = SCRIPT.parents[2]
 
 
 def tree():
@@ -117,15 +115,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_still_reads(tmp_path
 
 
 def child(folder: pathlib.Path, *options: str) -> subprocess.Popen:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        cwd=ROOT,
-    )
+    return start(str(SCRIPT), str(folder), *options)
 
 
 @pytest.mark.slow
@@ -171,13 +161,7 @@ def test_sigterm_saves_and_the_resumed_process_ends_like_an_undisturbed_one(tmp_
     assert whole.returncode == 0, output
     stopped = child(tmp_path / "pieces", "--iterations", "60", "--evaluations", "2")
     metrics = tmp_path / "pieces" / "metrics.jsonl"
-    deadline = time.monotonic() + 240
-    while not (metrics.exists() and metrics.read_text().count("\n") > 3):
-        assert time.monotonic() < deadline
-        assert stopped.poll() is None, stopped.communicate()[0]
-        time.sleep(0.01)
-    stopped.terminate()
-    output = stopped.communicate(timeout=240)[0]
+    output = stop_midway(stopped, metrics, 4, signal.SIGTERM)
     assert stopped.returncode == 128 + signal.SIGTERM, output
     assert "interrupted by SIGTERM" in output
     resumed = child(tmp_path / "pieces", "--iterations", "60", "--evaluations", "2", "--resume")
