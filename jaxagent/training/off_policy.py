@@ -7,8 +7,9 @@ Several devices on one CPU: XLA runs all of them from one pool of threads. A dev
 collective keeps its thread, and an off-policy iteration alternates collectives with matrix
 products that want threads too; with one thread a core, every thread can come to wait for work
 that has none left to run on, and the program stands still for ever. `prepare_cpu_devices(
-spare_threads=True)` gives four threads a core, before JAX starts; it makes this unlikely, not
-impossible. Whoever builds this trainer in a process of their own calls it first, or stays on one
+spare_threads=True)` gives four threads a core, before JAX starts; with them 12,800 gradient steps
+on two devices, up to eight iterations in flight, ran through without a stop, which is evidence and
+no proof. Whoever builds this trainer in a process of their own calls it first, or stays on one
 device (`num_devices=1`). Accelerators and several processes of one CPU device each share no pool.
 """
 

@@ -5,6 +5,8 @@ import pathlib
 import signal
 import subprocess
 
+import pytest
+
 from experiments import train_skills
 from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.metrics import read_metrics
@@ -27,6 +29,7 @@ def train(folder: pathlib.Path, *options: str) -> subprocess.Popen:
     return start("-m", "experiments.train_skills", *SMALL, *where, *options, XLA_FLAGS=HASTY)
 
 
+@pytest.mark.slow
 def test_ppo_killed_and_resumed_ends_with_the_same_bits(tmp_path):
     """SIGKILL, which leaves no time to save: the last checkpoint is taken up."""
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
