@@ -61,7 +61,7 @@ class TorchPlanner:
         chosen = set(map(id, by_muon))
         rest = [x for x in self.parameters if id(x) not in chosen]
         decay = config.weight_decay
-        self.optimizers = [
+        self.optimizers: list[Any] = [
             torch.optim.AdamW(
                 rest, lr=config.learning_rate, betas=(0.9, 0.99), weight_decay=decay, fused=True
             )

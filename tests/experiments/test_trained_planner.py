@@ -6,7 +6,7 @@ import pytest
 
 from envs.text import play
 from experiments import evaluate_text
-from jaxagent.planning.planner_files import save_planner
+from jaxagent.planning.planner_files import PACKAGED, save_planner
 from tests.planning.test_planner_files import small
 
 
@@ -26,6 +26,15 @@ def test_a_planner_s_folder_plays_the_panel_within_its_constraint(folder, tmp_pa
     total = result["scores"]["all"]
     assert (total["games"], total["inadmissible_share"]) == (120, 0.0)
     assert total["mean_steps"] > 1.5
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_the_shipped_planners_win_games_they_have_never_seen(name, tmp_path):
+    options = ["--panel", "generated_unseen", "--limit", "20", "--agent", f"planner:{name}"]
+    assert evaluate_text.main([*options, "--decoding", "constrained", "--out", str(tmp_path)]) == 0
+    total = json.loads((tmp_path / "result.json").read_text())["scores"]["all"]
+    assert total["games"] == 20
+    assert total["won"] >= 14, "nine in ten are usual"
 
 
 def test_a_planner_can_be_watched(folder, capsys):

@@ -6,7 +6,7 @@ hundreds of megabytes, at each size, and then 51 ms a token on one core instead 
 """
 
 import functools
-from typing import cast
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -22,11 +22,11 @@ def read(
     config: LlamaConfig,
     weights: Weights,
     cache: KVCache,
-    tokens: Int[Array, "B L"],
+    tokens: Int[Array | np.ndarray, "B L"],
     *,
-    segment_ids: Int[Array, "B L"],
-    positions: Int[Array, "B L"] | None = None,
-    visible: Bool[Array, "B L S"] | None = None,
+    segment_ids: Int[Array | np.ndarray, "B L"],
+    positions: Int[Array | np.ndarray, "B L"] | None = None,
+    visible: Bool[Array | np.ndarray, "B L S"] | None = None,
 ) -> tuple[KVCache, Float[Array, "B L D"]]:
     """Features of tokens that follow what the cache holds, and the cache with them in it.
 
@@ -39,7 +39,7 @@ def read(
         positions: see `Llama`.
         visible: see `Llama`.
     """
-    given = (tokens, positions, segment_ids, visible)
+    given: Any = (tokens, positions, segment_ids, visible)
     if not weights.layers:
         return _read_whole(config, weights.variables, cache, *given)
     x, setting = enter(config, weights.variables, cache.length, *given)

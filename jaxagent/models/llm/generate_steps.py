@@ -7,7 +7,7 @@ slots of the cache, the length of a piece of prompt, and the sizes of the constr
 
 import functools
 from enum import IntEnum
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import flax.struct
 import jax
@@ -206,8 +206,9 @@ def decode(
 
 def _joined(said: list[Said], batch: int) -> Said:
     nothing = np.zeros((0, batch), np.float32)
-    columns = zip(Said(nothing.astype(np.int32), *[nothing] * 3), *jax.device_get(said))
-    return Said(*map(np.concatenate, columns))
+    columns = zip((nothing.astype(np.int32), *[nothing] * 3), *jax.device_get(said))
+    joined: Any = map(np.concatenate, columns)
+    return Said(*joined)
 
 
 @functools.partial(jax.jit, static_argnames="config", donate_argnames="cache")

@@ -6,7 +6,7 @@ sees the prompt and its own ancestors, and the prompt's cache is shared by all, 
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -247,7 +247,7 @@ def token_log_probs(
         [B, L]; 0 at the first token of a segment and on padding, which nothing predicts. No mask
         of completion tokens is applied.
     """
-    given = {"positions": positions, "segment_ids": segment_ids}
+    given: dict[str, Any] = {"positions": positions, "segment_ids": segment_ids}
     output = cast(LlamaOutput, Llama(config).apply(variables, tokens, **given))
     if segment_ids is None:
         segment_ids = jnp.ones_like(tokens)

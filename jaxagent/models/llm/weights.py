@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -117,7 +117,7 @@ def read_params(
         parameter = jnp.zeros(shapes[path].shape, dtype)
         for name in names:
             tensor = stored[name].read().astype(dtype, copy=False)
-            layer = np.int32(wanted[name].layer)
+            layer = np.int32(cast(int, wanted[name].layer))
             parameter = _put_layer(parameter, tensor, layer, transposed=wanted[name].transposed)
         flat[path] = parameter
     return unflatten(flat)
