@@ -324,7 +324,8 @@ class Run:
         """One round: the planner plays train games, the expert labels what it has visited."""
         share = self.config.dagger_games / max(len(self.games.split.train), 1)
         paths = [p for p in self.games.split.train if share_below(f"{number}/{p}", share)]
-        games = [load_game(path) for path in paths] or self.games.generated
+        made, first = self.games.generated, (number - 1) * self.config.dagger_games
+        games = [load_game(path) for path in paths] or [*made[first:], *made[:first]]
         games = games[: self.config.dagger_games]
         episodes = play_games(self.player(params), games, horizon=self.config.horizon)
         labelled = [label_episode(game, each) for game, each in zip(games, episodes)]
