@@ -137,7 +137,7 @@ def test_a_model_in_this_process_answers_while_two_devices_train(programs, tmp_p
     run, trainer, compiled = programs
     assert trainer.layout.size == 2
     chat = FlaxChat(random_model(max_positions=4096), context=4096)
-    wander = GoalTask("wander", most=1)
+    wander = GoalTask("wander", most=trainer.guidance.plan_capacity)
     planner = GoalPlanner(chat, wander, RULE, settings=AskSettings(retries=0, temperature=2.0))
     with PlanGuide(planner, RULE, "reach", (0.0, 0.0), replan=STUCK) as guide:
         assert guide.begin().source == chat.name

@@ -19,7 +19,8 @@ def asked(name: str, turns):
     return tokenizer.decode(episode.tokens), before
 
 
-START = "task put pen bed sees desk 1 bed 1 >"
+MARKER = "> bed pen"
+START = f"task put pen bed sees desk 1 bed 1 {MARKER}"
 
 
 def test_what_was_done_right_is_asked_in_full():
@@ -37,7 +38,7 @@ def test_a_mistake_is_asked_up_to_its_first_wrong_token():
         LabelledTurn("look", "take pen 1 from bed 1", "", "Nothing happens."),
     ]
     text, targets = asked("compact", turns)
-    first = f"{START} go bed 1 sees pen 1 >"
+    first = f"{START} go bed 1 sees pen 1 {MARKER}"
     assert text == f"{first} look nothing"
     # After "go" the right place is asked; after "look" nothing, since no right reply begins so.
     assert targets == [(START, "go"), (f"{START} go", "desk 1"), (first, "take")]
@@ -50,10 +51,8 @@ def test_sub_goals_are_switched_where_they_change():
         LabelledTurn("look", "look", "take pen 1", "Nothing happens."),
     ]
     text, targets = asked("compact-hierarchical", turns)
-    said = (
-        "> switch find pen go desk 1 nothing > keep look nothing > switch take pen 1 look nothing"
-    )
-    assert text == START.removesuffix(">") + said
+    first = f"{START} switch find pen go desk 1 nothing {MARKER} keep look nothing"
+    assert text == f"{first} {MARKER} switch take pen 1 look nothing"
     assert [token for _, token in targets] == (
         ["switch", "find", "pen", "go", "desk 1", "keep", "look", "switch", "take", "pen 1", "look"]
     )
