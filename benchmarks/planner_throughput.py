@@ -5,6 +5,7 @@ threads (``--against torch``), in turns. Playing: 140 games, greedy, to their en
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -23,7 +24,7 @@ from experiments.alfworld_data import Demonstrator, entity_tokenizer
 from experiments.alfworld_planner import batch_shapes, tiny_model
 from experiments.household_rounds import play_games
 from experiments.planner_config import PlannerConfig, preset
-from jaxagent.agents.planner import Imitation, TokenBatch
+from jaxagent.agents.planner import OPTIMIZERS, Imitation, TokenBatch
 from jaxagent.models.llm.words import with_embedding
 from jaxagent.planning import household_player
 from jaxagent.planning.household_format import FORMATS
@@ -37,9 +38,12 @@ from jaxagent.training.written import EpisodeWriter
 _GAMES = 140
 
 
-def some_batches(count: int) -> tuple[list[TokenBatch], Imitation, PlannerConfig]:
+def some_batches(
+    count: int, optimizer: str = "muon"
+) -> tuple[list[TokenBatch], Imitation, PlannerConfig]:
     """Real batches of one shape, and the tiny planner that trains on them."""
     config = preset("tiny", None)
+    imitation = dataclasses.replace(config.imitation, optimizer=optimizer)
     tokenizer = entity_tokenizer()
     games = [made.game for made in generate_games(60, 0)]
     demonstrator = Demonstrator(
@@ -54,7 +58,7 @@ def some_batches(count: int) -> tuple[list[TokenBatch], Imitation, PlannerConfig
     batches = demonstrator.batches(0)
     usual = [b for b in batches if b.tokens.shape == (config.rows, config.row_tokens)]
     model = tiny_model(tokenizer, "compact")
-    agent = Imitation(model, config.imitation, 10_000, factors=tokenizer.factors)
+    agent = Imitation(model, imitation, 10_000, factors=tokenizer.factors)
     return usual[:count], agent, config
 
 
@@ -67,9 +71,11 @@ def tokens_per_second(update: Callable[[TokenBatch], object], batches: list[Toke
     return tokens / (time.perf_counter() - began)
 
 
-def train(repeats: int, count: int, is_against_torch: bool, threads: int) -> dict[str, float]:
+def train(
+    repeats: int, count: int, optimizer: str, is_against_torch: bool, threads: int
+) -> dict[str, float]:
     """Training figures; the sides take turns and the best of each counts."""
-    batches, agent, config = some_batches(count)
+    batches, agent, config = some_batches(count, optimizer)
     mesh = data_mesh([shape.rows for shape in batch_shapes(config)], None)
     teaching = Teaching(
         imitation=agent,
@@ -150,6 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--against", choices=["torch"], help="train the same model in PyTorch in the same run")
+    add("--optimizer", choices=OPTIMIZERS, default="muon", help="of both sides (default muon)")
     add("--planner", help="who plays: tiny, or a planner's folder (default: untrained)")
     add("--repeats", type=int, default=5, help="repetitions, the best counts (default 5)")
     add("--batches", type=int, default=12, help="batches of a repetition (default 12)")
@@ -162,7 +169,9 @@ def main(arguments: list[str] | None = None) -> int:
     threads = os.cpu_count() or 1
     try:
         is_against_torch = options.against == "torch"
-        figures = train(options.repeats, options.batches, is_against_torch, threads)
+        figures = train(
+            options.repeats, options.batches, options.optimizer, is_against_torch, threads
+        )
         figures |= play(max(options.repeats // 2, 1), options.planner)
     except (ImportError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
