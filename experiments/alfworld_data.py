@@ -3,9 +3,11 @@
 import hashlib
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,12 +66,9 @@ def split_games(paths: Sequence[Path], *, hold_out_floor_plans: bool = False) ->
     return Split([p for p in rest if p not in chosen], sorted(chosen), held_out)
 
 
-def entity_tokenizer(more_words: Sequence[str] = ()) -> WordTokenizer:
-    """The compact formats' tokeniser: every kind of thing there is, with room for more of each.
-
-    Args:
-        more_words: of people's sentences.
-    """
+@lru_cache(maxsize=1)
+def kinds_of_things() -> dict[str, int]:
+    """Every kind of thing there is, with the highest number that one of them may bear."""
     facts = household()
     highest: dict[str, int] = {}
     for room in facts.rooms.values():
@@ -79,9 +78,17 @@ def entity_tokenizer(more_words: Sequence[str] = ()) -> WordTokenizer:
                 highest[kind.lower()] = max(highest.get(kind.lower(), 1), most)
     for kind in (*facts.accepts, *(item for items in facts.attributes.values() for item in items)):
         highest.setdefault(kind.lower(), 1)
-    kinds = {kind: most + _SPARE_NUMBERS for kind, most in sorted(highest.items())}
-    own = compact_words()
-    return WordTokenizer([*own, *(w for w in more_words if w not in kinds)], kinds)
+    return {kind: most + _SPARE_NUMBERS for kind, most in sorted(highest.items())}
+
+
+def entity_tokenizer(more_words: Sequence[str] = ()) -> WordTokenizer:
+    """The compact formats' tokeniser: every kind of thing there is, with room for more of each.
+
+    Args:
+        more_words: of people's sentences.
+    """
+    kinds = kinds_of_things()
+    return WordTokenizer([*compact_words(), *(w for w in more_words if w not in kinds)], kinds)
 
 
 def plain_tokenizer(games: Sequence[Game], more_words: Sequence[str] = ()) -> WordTokenizer:
@@ -91,9 +98,9 @@ def plain_tokenizer(games: Sequence[Game], more_words: Sequence[str] = ()) -> Wo
         games: whose demonstrations are read, one of each.
         more_words: of people's sentences.
     """
-    entities = entity_tokenizer()
-    highest = max(entities.kinds.values())
-    words = set(entities.kinds) | {str(number) for number in range(1, highest + 1)}
+    kinds = kinds_of_things()
+    highest = max(kinds.values())
+    words = set(kinds) | {str(number) for number in range(1, highest + 1)}
     rng = random.Random(0)
     for game in games:
         demonstration = demonstrate_noisily(game, rng)
@@ -141,6 +148,38 @@ class LabelledEpisode(NamedTuple):
 
     opening: str
     turns: list[LabelledTurn]
+
+
+_NAME = re.compile(r"\b([a-z]+) (\d+)\b")
+
+
+def renumbered(episode: LabelledEpisode, rng: random.Random) -> LabelledEpisode:
+    """The same episode with other numbers in the names of its things, the same all through.
+
+    In a floor plan a thing has the same number in every game, so numbers can be learnt by heart;
+    here they have to be read. The order of the things of a kind stays: it is what places are
+    searched in.
+
+    Args:
+        episode: as it was played.
+        rng: decides the numbers.
+    """
+    kinds = kinds_of_things()
+    texts = [episode.opening, *(text for turn in episode.turns for text in turn)]
+    names = {found for text in texts for found in _NAME.findall(text) if found[0] in kinds}
+    numbers: dict[str, list[int]] = {}
+    for kind, number in sorted(names):
+        numbers.setdefault(kind, []).append(int(number))
+    new = {}
+    for kind, old in numbers.items():
+        drawn = rng.sample(range(1, max(kinds[kind], *old) + 1), len(old))
+        new |= {(kind, str(a)): f"{kind} {b}" for a, b in zip(sorted(old), sorted(drawn))}
+
+    def rename(text: str) -> str:
+        return _NAME.sub(lambda found: new.get(found.groups(), found.group()), text)
+
+    turns = [LabelledTurn(*map(rename, turn)) for turn in episode.turns]
+    return LabelledEpisode(rename(episode.opening), turns)
 
 
 class VisitedStates:
@@ -197,6 +236,7 @@ class Demonstrator:
         are_goals_human: tasks of the benchmark's games as people worded them.
         visited: what the planner itself has visited.
         visited_share: how many of the episodes are taken from there, once there are some.
+        renumbered_share: how many of the episodes are `renumbered`.
     """
 
     paths: Sequence[Path]
@@ -209,6 +249,7 @@ class Demonstrator:
     are_goals_human: bool = False
     visited: VisitedStates | None = None
     visited_share: float = 0.0
+    renumbered_share: float = 0.0
     games: GameCache = field(default_factory=GameCache)
 
     def episodes(self, chunk: int) -> list[TokenEpisode]:
@@ -222,6 +263,8 @@ class Demonstrator:
             else:
                 episode = self._demonstrate(rng)
             if episode is not None:
+                if rng.random() < self.renumbered_share:
+                    episode = renumbered(episode, rng)
                 made.append(self.writer.write(*episode))
         return made
 

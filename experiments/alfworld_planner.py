@@ -62,7 +62,7 @@ from jaxagent.training.written import EpisodeWriter
 _GENERATED_SEED = 1
 _VALIDATION_SEED = 2
 # Tokens an episode may have at the most; longer ones lose their oldest turns while playing.
-_CONTEXT = {"compact": 512, "plain": 2048}
+_CONTEXT = {"compact": 1024, "plain": 2048}
 
 
 class Learner(NamedTuple):
@@ -205,6 +205,7 @@ class Run:
             are_goals_human=config.goals == "human",
             visited=self.visited,
             visited_share=config.dagger_share,
+            renumbered_share=config.renumbered_share,
         )
 
     def train(self) -> None:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from envs.text.bridge import BatchEnv
 from envs.text.data import DataError
-from envs.text.engine import admissible_commands, step
+from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
 from envs.text.game import Game
 from envs.text.noisy import Reached
 from envs.text.protocol import DEFAULT_HORIZON, TextEnv
@@ -14,6 +14,8 @@ from envs.text.searching import SearchingExpert
 from experiments.alfworld_data import with_goal
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.training.written import LabelledTurn
+
+_REFUSALS = 3
 
 
 class Team(Protocol):
@@ -116,7 +118,8 @@ def label_episode(game: Game, episode: Episode) -> tuple[str, list[LabelledTurn]
         episode: what was done in it.
 
     Returns:
-        The opening, and the turns with their labels.
+        The opening, and the turns with their labels; none after a command that was refused for the
+        third time in a row, from where on nothing new is visited.
     """
     state, text = game.initial, episode.observations[0]
     expert, reached = SearchingExpert(text), Reached()
@@ -127,4 +130,7 @@ def label_episode(game: Game, episode: Episode) -> tuple[str, list[LabelledTurn]
         state, text, _, _ = step(game, state, command)
         reached.read(command, text)
         turns.append(LabelledTurn(command, label, choice.subgoal, text))
+        last = {(turn.command, turn.observation) for turn in turns[-_REFUSALS:]}
+        if len(turns) >= _REFUSALS and last == {(command, NOTHING_HAPPENS)}:
+            break
     return episode.observations[0], turns

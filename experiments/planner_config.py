@@ -49,6 +49,8 @@ class PlannerConfig:
     """Share of the demonstrations in generated games, beside those of the benchmark."""
     hold_out_floor_plans: bool = False
     """Keep 15 % of the floor plans out of training, and judge by them at the end."""
+    renumbered_share: float = 0.7
+    """Share of the demonstrations whose things bear other numbers than in the game."""
     dagger: int = 0
     """Rounds in which the planner plays and the expert labels what it visits."""
     dagger_games: int = 200
@@ -100,7 +102,7 @@ class PlannerConfig:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1")
         if self.row_tokens < 128:
             raise ValueError(f"row_tokens ({self.row_tokens}) must be at least 128: one episode")
-        for name in ("generated_share", "dagger_share"):
+        for name in ("generated_share", "renumbered_share", "dagger_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must lie in [0, 1]")
         self._check_games()

@@ -1,13 +1,16 @@
 """How an episode of the household games is written for a language model to read and continue.
 
 An episode is an opening (task and room) and turns: a marker that asks, a reply, an observation.
-The reply is a command; in the hierarchical formats a word that keeps or switches the sub-goal
-stands before it, and after a switch the new sub-goal.
+The marker may hold notes on what was read so far. The reply is a command; in the hierarchical
+formats a word that keeps or switches the sub-goal stands before it, and after a switch the new
+sub-goal.
 """
 
 import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+from jaxagent.planning.household_notes import CompactNotes, NoNotes
 
 _NAME = re.compile(r"[a-z]+ \d+")
 _TASK = re.compile(r"Your task is to: (.*?)\.?\s*$")
@@ -21,6 +24,18 @@ class Reply(NamedTuple):
     subgoal: str = ""
 
 
+class Notes(Protocol):
+    """What is kept of one episode, for the markers in it."""
+
+    def read(self, observation: str) -> None:
+        """Takes in what a command printed."""
+        ...
+
+    def marker(self) -> str:
+        """What stands before the next reply."""
+        ...
+
+
 class HouseholdFormat(Protocol):
     """One way of writing; `version` changes whenever the same episode is written otherwise."""
 
@@ -28,8 +43,8 @@ class HouseholdFormat(Protocol):
     version: int
     hierarchical: bool
 
-    def marker(self, opening: str) -> str:
-        """What stands before each reply, given the first observation as printed."""
+    def notes(self, opening: str) -> Notes:
+        """Of an episode that begins, given the first observation as printed."""
         ...
 
     def opening(self, text: str) -> str:
@@ -137,20 +152,19 @@ class CompactFormat:
     what is new in it, since the place is known from the command.
     """
 
-    version = 2
+    version = 3
 
     def __init__(self, hierarchical: bool = False) -> None:
         self.hierarchical = hierarchical
         self.name = "compact-hierarchical" if hierarchical else "compact"
 
-    def marker(self, opening: str) -> str:
-        """``> fridge egg``: target and thing of a task in the benchmark's templates, else ``>``.
-
-        A reply begins where the wanted thing has just been read, so whether it is in sight, and
-        which one, is one comparison away: small models learn it several times as fast.
-        """
+    def notes(self, opening: str) -> Notes:
+        """See `CompactNotes`."""
+        task = _TASK.search(opening)
         words = _compact_task(_sentence_of(opening)).split()
-        return f"> {words[2]} {words[1]}" if len(words) == 3 and words[0] in _TASK_WORDS else ">"
+        is_known = len(words) == 3 and words[0] in _TASK_WORDS
+        room = _NAME.findall(opening[: task.start()] if task else opening)
+        return CompactNotes(room, *(words if is_known else ("", "", "")))
 
     def opening(self, text: str) -> str:
         """``heat egg fridge sees cabinet 4 cabinet 3 ...``."""
@@ -208,9 +222,9 @@ class PlainFormat:
         self.hierarchical = hierarchical
         self.name = "plain-hierarchical" if hierarchical else "plain"
 
-    def marker(self, opening: str) -> str:
+    def notes(self, opening: str) -> Notes:
         """A new line with a sign."""
-        return "\n> "
+        return NoNotes("\n> ")
 
     def opening(self, text: str) -> str:
         """The first observation without the greeting."""
@@ -249,7 +263,8 @@ FORMATS = {
 def compact_words() -> list[str]:
     """All words of the compact formats that are no things."""
     tasks = [name for name, _ in _TASKS]
-    return ["task", *tasks, *COMMAND_ARITY, *SUBGOAL_ARITY, KEEP, SWITCH, ">", *OBSERVATION_WORDS]
+    said = [*COMMAND_ARITY, *SUBGOAL_ARITY, KEEP, SWITCH]
+    return ["task", *tasks, *said, ">", "left", *OBSERVATION_WORDS]
 
 
 def plain_words() -> list[str]:

@@ -20,9 +20,9 @@ from jaxagent.models.llm.words import Tokenizer
 from jaxagent.planning.household_format import HouseholdFormat, Reply
 from jaxagent.planning.reply_grammar import reply_grammar
 
-_WIDTHS = (24, 96)
+_WIDTHS = (40, 96)
 _ROW_FACTOR, _FEWEST_ROWS = 4, 8
-_FEW_SLOTS = 160  # an episode that goes well needs no more, and a turn costs as much as it has
+_FEW_SLOTS = 256  # an episode that goes well needs no more, and a turn costs as much as it has
 _CHOICES = 64
 
 
@@ -189,7 +189,7 @@ class _Game:
 
     def __init__(self, opening: str, model: PlannerModel) -> None:
         self._encode, self._style = model.tokenizer.encode, model.style
-        self._marker = list(self._encode(self._style.marker(opening)))
+        self._notes = self._style.notes(opening)
         self.opening = list(self._encode(self._style.opening(opening)))
         self.turns: list[list[int]] = []
         self._has_replied = False
@@ -197,10 +197,11 @@ class _Game:
 
     def read(self, observation: str) -> None:
         if not self._has_replied:
-            self.opening = self.opening + self._marker
+            self.opening = self.opening + list(self._encode(self._notes.marker()))
             return
+        self._notes.read(observation)
         self.turns[-1] += list(self._encode(self._style.observation(observation)))
-        self.turns[-1] += self._marker
+        self.turns[-1] += list(self._encode(self._notes.marker()))
 
     def say(self, ids: list[int]) -> None:
         self._has_replied = True

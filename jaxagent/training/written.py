@@ -32,7 +32,7 @@ class EpisodeWriter:
 
     def __init__(self, style: HouseholdFormat, tokenizer: Tokenizer) -> None:
         self.style, self.tokenizer = style, tokenizer
-        self._marker = self._encoded(style.marker)
+        self._marker = self._encoded(lambda marker: marker)
         self._opening = self._encoded(style.opening)
         self._observation = self._encoded(style.observation)
         self._command = self._encoded(style.command)
@@ -49,11 +49,11 @@ class EpisodeWriter:
             Ids and targets. A label is asked token by token as long as what was done agrees with
             it, and one token further: what follows a wrong word has no right continuation.
         """
-        ids, marker = [*self._opening(opening)], self._marker(opening)
+        ids, notes = [*self._opening(opening)], self.style.notes(opening)
         asked: list[tuple[int, int]] = []
         subgoal = ""
         for turn in turns:
-            ids += marker
+            ids += self._marker(notes.marker())
             change = turn.subgoal if turn.subgoal != subgoal else ""
             subgoal = turn.subgoal
             before = self._subgoal(Reply("", change)) if self.style.hierarchical else []
@@ -65,6 +65,7 @@ class EpisodeWriter:
                     break
             ids += said
             ids += self._observation(turn.observation)
+            notes.read(turn.observation)
         target = np.full(len(ids), -1, np.int32)
         for place, token in asked:
             target[place] = token

@@ -2,13 +2,16 @@
 
 import os
 import random
+import re
 
 import pytest
 
 from envs.text.data import data_root, list_games
+from envs.text.describe import opening_text
 from envs.text.engine import admissible_commands, step
 from envs.text.game import load_game
 from envs.text.generator import generate_games
+from envs.text.memory import Memory
 from experiments.alfworld_data import entity_tokenizer, plain_tokenizer
 from jaxagent.planning.household_format import FORMATS, Reply
 from jaxagent.planning.reply_grammar import reply_grammar
@@ -58,16 +61,88 @@ def test_no_command_of_the_train_games_is_lost():
 @pytest.mark.parametrize(
     ("task", "marker"),
     [
-        ("heat some egg and put it in fridge", "> fridge egg"),
-        ("look at mug under the desklamp", "> desklamp mug"),
-        ("put two cd in safe", "> safe cd"),
-        ("warm the egg up and store it away", ">"),
+        ("heat some egg and put it in fridge", "> fridge egg left fridge 1"),
+        ("look at mug under the desklamp", "> desklamp mug left fridge 1"),
+        ("put two cd in safe", "> safe cd left fridge 1"),
+        ("warm the egg up and store it away", "> left fridge 1"),
     ],
 )
-def test_the_marker_repeats_the_target_and_then_the_thing(task, marker):
+def test_the_first_marker_holds_the_target_the_thing_and_where_to_look(task, marker):
     opening = f"You see a fridge 1.\n\nYour task is to: {task}."
-    assert COMPACT.marker(opening) == marker
-    assert FORMATS["plain"].marker(opening) == "\n> "
+    assert COMPACT.notes(opening).marker() == marker
+    assert FORMATS["plain"].notes(opening).marker() == "\n> "
+
+
+def test_notes_of_an_episode_by_hand():
+    notes = COMPACT.notes(
+        "you see a cabinet 2, a cabinet 1, a drawer 1, and a fridge 1.\n\n"
+        "Your task is to: find two egg and put them in fridge."
+    )
+    said = [
+        ("You arrive at cabinet 2. The cabinet 2 is closed.",
+         "> fridge egg left cabinet 2 drawer 1 fridge 1"),
+        ("You open the cabinet 2. The cabinet 2 is open. In it, you see a cup 1, and a egg 3.",
+         "> fridge egg egg 3 cabinet 2"),
+        ("You pick up the egg 3 from the cabinet 2.", "> fridge egg"),
+        ("Nothing happens.", "> fridge egg"),
+        ("You arrive at fridge 1. The fridge 1 is open. In it, you see nothing.", "> fridge egg"),
+        ("You move the egg 3 to the fridge 1.", "> fridge egg left cabinet 1 drawer 1"),
+        ("You pick up the egg 3 from the fridge 1.", "> fridge egg"),
+        ("You move the egg 3 to the drawer 1.", "> fridge egg egg 3 drawer 1"),
+    ]  # fmt: skip
+    for observation, marker in said:
+        notes.read(observation)
+        assert notes.marker() == marker
+
+
+def test_a_thing_that_lies_where_it_belongs_is_wanted_only_if_it_must_be_treated_first():
+    room = "you see a cabinet 1, and a fridge 1.\n\nYour task is to: "
+    seen = "You open the fridge 1. The fridge 1 is open. In it, you see a egg 1."
+    for task, marker in [("put some egg in fridge", "> fridge egg left cabinet 1"),
+                         ("put a hot egg in fridge", "> fridge egg egg 1 fridge 1")]:  # fmt: skip
+        notes = COMPACT.notes(f"{room}{task}.")
+        notes.read(seen)
+        assert notes.marker() == marker
+    notes.read("You pick up the egg 1 from the fridge 1.")
+    notes.read("You heat the egg 1 using the microwave 1.")
+    notes.read("You move the egg 1 to the fridge 1.")
+    assert notes.marker() == "> fridge egg left cabinet 1"
+
+
+def test_under_a_lamp_the_lamp_is_looked_for_with_the_thing_in_hand():
+    notes = COMPACT.notes(
+        "you see a desk 1, and a shelf 1.\n\nYour task is to: look at mug under the desklamp."
+    )
+    notes.read("You arrive at desk 1. On the desk 1, you see a pen 2, and a mug 1.")
+    assert notes.marker() == "> desklamp mug mug 1 desk 1"
+    notes.read("You pick up the mug 1 from the desk 1.")
+    assert notes.marker() == "> desklamp mug left shelf 1"
+    notes.read("You arrive at shelf 1. On the shelf 1, you see a desklamp 2.")
+    assert notes.marker() == "> desklamp mug desklamp 2 shelf 1"
+
+
+def test_notes_agree_with_what_the_expert_remembers(games):
+    rng, asked = random.Random(0), 0
+    for game in games:
+        state, text = game.initial, opening_text(game, game.initial)
+        notes, memory = COMPACT.notes(text), Memory(text)
+        for _ in range(40):
+            words, has_left, left = notes.marker().partition(" left")
+            first = {}
+            for place in memory.receptacles:
+                if place not in memory.contents:
+                    first.setdefault(place.rpartition(" ")[0], place)
+            if has_left:
+                assert left.split() == " ".join(first.values()).split()
+            kind = game.task.target if memory.held else game.task.item
+            known = {f"{name} {place}" for name, place in memory.where(kind)}
+            said = " ".join(words.split()[3:])
+            assert set(re.findall(r"[a-z]+ \d+ [a-z]+ \d+", said)) <= known
+            asked += bool(has_left) + bool(said)
+            state, text, _, _ = step(game, state, rng.choice(admissible_commands(game, state)))
+            notes.read(text)
+            memory.read(text)
+    assert asked > 100
 
 
 @pytest.mark.parametrize("name", FORMATS)
