@@ -120,11 +120,13 @@ def measure(paths: list[Path], repeats: int, workers: list[int], num_envs: int) 
     )
     results["memory_per_env_kb"] = memory_per_env(games[0]) / 1024
     for count in workers:
-        spread = WorkerEnv(num_envs, count, horizon=_HORIZON)
-        results[f"steps_per_second_{count}_workers"] = best_of(
-            repeats, lambda env=spread: walk(env, batch, _HORIZON)
-        )
-        spread.close()
+        for with_caller in (False, True) if count > 1 else (False,):
+            spread = WorkerEnv(num_envs, count, with_caller=with_caller, horizon=_HORIZON)
+            name = f"{count}_processes_with_caller" if with_caller else f"{count}_workers"
+            results[f"steps_per_second_{name}"] = best_of(
+                repeats, lambda env=spread: walk(env, batch, _HORIZON)
+            )
+            spread.close()
     return results
 
 
@@ -143,10 +145,10 @@ def measure_stock(paths: list[Path], steps: int) -> float:
 
 def show(results: dict[str, float]) -> None:
     """Prints figures beside their bars."""
-    print(f"{'figure':<32}{'measured':>14}  bar")
+    print(f"{'figure':<42}{'measured':>14}  bar")
     for name, value in results.items():
         rule, bar = _BARS.get(name, ("", 0.0))
-        print(f"{name:<32}{value:>14,.3f}  {f'{rule} {bar:,g}' if rule else ''}")
+        print(f"{name:<42}{value:>14,.3f}  {f'{rule} {bar:,g}' if rule else ''}")
 
 
 def main(arguments: list[str] | None = None) -> int:

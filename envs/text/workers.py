@@ -10,7 +10,7 @@ import math
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -45,6 +45,9 @@ class WorkerEnv:
     Args (of the constructor):
         num_envs: size of the batch.
         num_workers: processes; environments are dealt to them in contiguous blocks.
+        with_caller: this process is one of them: it plays the first block itself while the others
+            play theirs, which no timeout can end. As many cores then do as many processes' work;
+            otherwise one core waits, or all share one more process.
         call_timeout: seconds that one reset or step may take before a worker counts as hung.
         horizon: steps after which an episode that is not won is truncated.
         rewards: what a step pays.
@@ -55,6 +58,7 @@ class WorkerEnv:
         num_envs: int,
         num_workers: int,
         *,
+        with_caller: bool = False,
         call_timeout: float = 30.0,
         horizon: int = DEFAULT_HORIZON,
         rewards: Rewards | None = None,
@@ -69,9 +73,12 @@ class WorkerEnv:
         self.call_timeout = call_timeout
         bounds = [num_envs * i // num_workers for i in range(num_workers + 1)]
         settings = (horizon, rewards or Rewards())
-        self._workers = [
-            _Worker(range(start, stop), *settings) for start, stop in itertools.pairwise(bounds)
-        ]
+        blocks = [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+        self._workers: list[_Worker | _Caller] = [
+            _Caller(block, *settings) if with_caller and block.start == 0
+            else _Worker(block, *settings)
+            for block in blocks
+        ]  # fmt: skip
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True, name="text-env-watch").start()
         self._last = [_never_begun(len(worker.slots)) for worker in self._workers]
@@ -79,7 +86,7 @@ class WorkerEnv:
     @property
     def worker_ids(self) -> list[int]:
         """Process identifiers of the workers, in the order of their environments."""
-        return [worker.process.pid or 0 for worker in self._workers]
+        return [w.process.pid or 0 for w in self._workers if isinstance(w, _Worker)]
 
     def reset(
         self, games: Sequence[GameSource], slots: Sequence[int] | None = None
@@ -103,7 +110,7 @@ class WorkerEnv:
             own = [slot for slot in worker.slots if slot in wanted]
             local = [slot - worker.slots.start for slot in own]
             last.info.lost[local] = False
-            requests.append(("reset", [_portable(wanted[slot]) for slot in own], local))
+            requests.append(("reset", [worker.carry(wanted[slot]) for slot in own], local))
         self._call(requests)
         whole = _joined(self._last)
         return whole.observations, whole.info
@@ -150,8 +157,7 @@ class WorkerEnv:
             elif isinstance(answer, str):
                 failure = failure or answer
             else:
-                step = _unpacked(answer, worker.lists)
-                self._last[index] = _keeping_lost(step, self._last[index])
+                self._last[index] = _keeping_lost(answer, self._last[index])
         if failure is not None:
             raise GameFileError(failure)
 
@@ -174,7 +180,11 @@ class _Worker:
         theirs.close()
         self._ready = False
         self._kill_at = math.inf
-        self.lists: dict[int, list[str]] = {}
+        self._lists: dict[int, list[str]] = {}
+
+    def carry(self, source: GameSource) -> GameSource:
+        """A game as it goes through the pipe: without the text it has cached."""
+        return source._replace(shared_text={}) if isinstance(source, Game) else source
 
     def send(self, request: tuple, deadline: float) -> bool:
         """Whether the request could be sent; a worker that does not read it in time is killed."""
@@ -185,8 +195,8 @@ class _Worker:
             return False
         return True
 
-    def receive(self, deadline: float) -> Any:
-        """The answer, or None if the worker gave none in time or is dead."""
+    def receive(self, deadline: float) -> TextStep | str | None:
+        """The step, why a game was refused, or None from a worker that is late or dead."""
         try:
             # Data may be there in part only, and reading the rest would then wait for ever.
             if not self._pipe.poll(self._seconds_until(deadline)):
@@ -196,7 +206,7 @@ class _Worker:
         except (EOFError, OSError):
             return None
         self._ready = True
-        return answer
+        return answer if isinstance(answer, str) else _unpacked(answer, self._lists)
 
     def _seconds_until(self, deadline: float) -> float:
         # A fresh interpreter needs seconds to come up; that is not the call's fault.
@@ -232,10 +242,50 @@ class _Worker:
         self._pipe.close()
 
 
+class _Caller:
+    """This process's own block; it is played when its answer is asked for, before all others."""
+
+    def __init__(self, slots: range, horizon: int, rewards: Rewards) -> None:
+        self.slots = slots
+        self._env = BatchEnv(len(slots), horizon=horizon, rewards=rewards)
+        self._handlers = _handlers(self._env)
+        self._request: tuple = ()
+
+    def carry(self, source: GameSource) -> GameSource:
+        """A game as it is: it goes nowhere."""
+        return source
+
+    def send(self, request: tuple, deadline: float) -> bool:
+        """Keeps the request."""
+        self._request = request
+        return True
+
+    def receive(self, deadline: float) -> TextStep | str:
+        """The step, or why a game was refused."""
+        name, *arguments = self._request
+        try:
+            return self._handlers[name](*arguments)
+        except GameFileError as error:
+            return str(error)
+
+    def kill_if_overdue(self) -> None:
+        """There is nobody to kill."""
+
+    def replace(self) -> None:
+        """It has always answered."""
+
+    def stop(self) -> None:
+        self._env.close()
+
+
+def _handlers(env: BatchEnv) -> dict[str, Callable[..., TextStep]]:
+    return {"step": env.step, "reset": lambda *given: stack_steps(env.reset_slots(*given))}
+
+
 def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> None:
     """The worker's loop; it answers with `_packed` steps, or a text when a game is refused."""
     env, numbers = BatchEnv(num_envs, horizon=horizon, rewards=rewards), {}
-    handlers = {"step": env.step, "reset": lambda *given: stack_steps(env.reset_slots(*given))}
+    handlers = _handlers(env)
     while True:
         try:
             name, *arguments = pipe.recv()
@@ -342,8 +392,3 @@ def _keeping_lost(step: TextStep, last: TextStep) -> TextStep:
     info = TextInfo(*map(choose, step.info, last.info))
     observations, rewards, terminated, truncated = map(choose, step[:4], last[:4])
     return TextStep(observations, rewards, terminated, truncated, info)
-
-
-def _portable(source: GameSource) -> GameSource:
-    """Loaded games travel without the text they have cached."""
-    return source._replace(shared_text={}) if isinstance(source, Game) else source

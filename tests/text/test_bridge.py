@@ -138,6 +138,24 @@ def test_results_do_not_depend_on_the_number_of_workers(two_workers, generated):
     assert random_play(two_workers, games, 25, seed=3) == expected
 
 
+def test_the_caller_may_play_a_share_itself(generated, tmp_path):
+    games = [made.game for made in generated[:5]]
+    env = WorkerEnv(5, 2, with_caller=True, horizon=20, call_timeout=60.0)
+    try:
+        assert len(env.worker_ids) == 1
+        expected = random_play(BatchEnv(5, horizon=20), games, 25, seed=3)
+        assert random_play(env, games, 25, seed=3) == expected
+        broken = tmp_path / "game.tw-pddl"
+        broken.write_text("{")
+        with pytest.raises(GameFileError, match="cannot be read"):
+            env.reset([broken, *games[1:]])
+        env.reset(games)
+        os.kill(env.worker_ids[0], signal.SIGKILL)
+        assert env.step(["look"] * 5).info.lost.tolist() == [False, False, True, True, True]
+    finally:
+        env.close()
+
+
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_hung_worker_is_replaced_and_the_batch_goes_on(two_workers, generated, blow):
     games = [made.game for made in generated[:5]]
