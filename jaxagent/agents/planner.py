@@ -189,7 +189,9 @@ class Imitation:
             normalisation="constant",
             normaliser=normaliser,
         )
-        hit = (jnp.argmax(logits, axis=-1) == batch.target) & batch.target_mask
+        # By the maximum: argmax takes several times as long on a CPU.
+        chosen = jnp.take_along_axis(logits, batch.target[..., None], axis=-1)[..., 0]
+        hit = (chosen >= jnp.max(logits, axis=-1)) & batch.target_mask
         return loss, jnp.sum(hit) / normaliser
 
     def update(
