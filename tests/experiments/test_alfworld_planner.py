@@ -1,22 +1,28 @@
 """The command: a real, short run on generated games; what it refuses; other presets."""
 
+import itertools
 import json
+import random
+import re
 
 import jax
 import numpy as np
 import pytest
 
 from envs.text.describe import opening_text
-from envs.text.engine import admissible_commands
+from envs.text.engine import admissible_commands, step
 from envs.text.generator import generate_games
-from envs.text.noisy import Noise
+from envs.text.noisy import Noise, demonstrate_noisily
 from envs.text.scores import Episode
 from envs.text.searching import SearchingExpert
 from experiments import alfworld_planner
 from experiments.alfworld_data import (
     Demonstrator,
+    LabelledEpisode,
     VisitedStates,
     entity_tokenizer,
+    kinds_of_things,
+    renumbered,
     share_below,
     split_games,
     with_goal,
@@ -85,6 +91,7 @@ def test_a_run_leaves_everything_and_can_be_taken_up(tmp_path, small_model, caps
         ("--source generated --hold-out-floor-plans", "hold_out_floor_plans needs games"),
         ("--source generated --generated-games 0", "generated_games (0) must be at least 1"),
         ("--generated-share 2", "generated_share (2.0) must lie in [0, 1]"),
+        ("--renumbered-share 2", "renumbered_share (2.0) must lie in [0, 1]"),
         ("--num-updates 50", "warmup_updates (100) must be less than num_updates (50)"),
         ("--row-tokens 8", "row_tokens (8) must be at least 128"),
         ("--data /nowhere", "/nowhere"),
@@ -182,6 +189,56 @@ def test_labels_of_visited_states_are_the_expert_s(tmp_path):
     assert [turn.command for turn in turns] == ["look", "look"]
     first = expert.act(opening, admissible_commands(game, game.initial))
     assert (turns[0].label, turns[0].subgoal) == first
+
+
+def test_labels_end_where_an_agent_is_stuck():
+    game = next(generate_games(1, 3)).game
+    opening = opening_text(game, game.initial)
+    commands = ["look", "open sesame", "open sesame", "look", *["open sesame"] * 9]
+    episode = Episode(game.name, "", game.task_text, [opening], commands, [], [], False)
+    _, turns = label_episode(game, episode)
+    assert [turn.command for turn in turns] == commands[:7]
+
+
+def names_of(text):
+    return re.findall(r"\b[a-z]+ \d+\b", text)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_other_numbers_tell_the_same_story(seed):
+    """An expert that reads the renumbered text says the renumbered label, all through."""
+    game = list(generate_games(6, 3))[seed].game
+    played = demonstrate_noisily(game, random.Random(seed), Noise(random_shares=(0.0,)))
+    turns = [
+        LabelledTurn(t.command, t.label, t.subgoal, t.observation) for t in played.turns
+    ]  # fmt: skip
+    before = LabelledEpisode(played.opening, turns)
+    after = renumbered(before, random.Random(seed))
+    new = {}
+    told = [(each.opening, *itertools.chain(*each.turns)) for each in (before, after)]
+    for old, now in zip(*told):
+        assert re.sub(r"\d+", "#", old) == re.sub(r"\d+", "#", now)
+        for a, b in zip(names_of(old), names_of(now)):
+            assert new.setdefault(a, b) == b
+    assert len(set(new.values())) == len(new)
+    assert new != {name: name for name in new}
+    kinds = kinds_of_things()
+    assert all(int(b.split()[1]) <= kinds[b.split()[0]] for b in new.values())
+    # The order of the things of a kind, in which the room is described, stays.
+    room = names_of(after.opening)
+    assert room == sorted(room, key=lambda name: (name.split()[0], -int(name.split()[1])))
+
+    state, expert, text = game.initial, SearchingExpert(after.opening), after.opening
+    for turn, now in zip(before.turns, after.turns):
+        admissible = [
+            re.sub(r"\b[a-z]+ \d+\b", lambda found: new.get(found.group(), found.group()), command)
+            for command in admissible_commands(game, state)
+        ]
+        choice = expert.act(text, admissible)
+        assert choice.subgoal == now.subgoal
+        if turn.command == turn.label and not now.label.startswith("go to "):
+            assert choice.command == now.label
+        state, text = step(game, state, turn.command).state, now.observation
 
 
 def test_goals_are_reworded_in_the_opening():

@@ -19,8 +19,9 @@ def asked(name: str, turns):
     return tokenizer.decode(episode.tokens), before
 
 
-MARKER = "> bed pen"
-START = f"task put pen bed sees desk 1 bed 1 {MARKER}"
+BEGIN = "task put pen bed sees desk 1 bed 1"
+ASK = "> bed pen left desk 1 bed 1"
+START = f"{BEGIN} {ASK}"
 
 
 def test_what_was_done_right_is_asked_in_full():
@@ -34,11 +35,11 @@ def test_what_was_done_right_is_asked_in_full():
 
 def test_a_mistake_is_asked_up_to_its_first_wrong_token():
     turns = [
-        LabelledTurn("go to bed 1", "go to desk 1", "", "On the bed 1, you see a pen 1."),
+        LabelledTurn("go to bed 1", "go to desk 1", "", "On the bed 1, you see a mug 1."),
         LabelledTurn("look", "take pen 1 from bed 1", "", "Nothing happens."),
     ]
     text, targets = asked("compact", turns)
-    first = f"{START} go bed 1 sees pen 1 {MARKER}"
+    first = f"{START} go bed 1 sees mug 1 > bed pen left desk 1"
     assert text == f"{first} look nothing"
     # After "go" the right place is asked; after "look" nothing, since no right reply begins so.
     assert targets == [(START, "go"), (f"{START} go", "desk 1"), (first, "take")]
@@ -51,8 +52,8 @@ def test_sub_goals_are_switched_where_they_change():
         LabelledTurn("look", "look", "take pen 1", "Nothing happens."),
     ]
     text, targets = asked("compact-hierarchical", turns)
-    first = f"{START} switch find pen go desk 1 nothing {MARKER} keep look nothing"
-    assert text == f"{first} {MARKER} switch take pen 1 look nothing"
+    first = f"{START} switch find pen go desk 1 nothing {ASK} keep look nothing"
+    assert text == f"{first} {ASK} switch take pen 1 look nothing"
     assert [token for _, token in targets] == (
         ["switch", "find", "pen", "go", "desk 1", "keep", "look", "switch", "take", "pen 1", "look"]
     )
