@@ -52,8 +52,10 @@ def test_each_turn_is_that_of_the_whole_history(name, is_constrained, games, mon
     env = BatchEnv(len(games))
     observations, info = env.reset(games)
     player.begin(observations)
-    markers = [encode(style.marker(text)) for text in observations]
-    histories = [encode(style.opening(t)) + marker for t, marker in zip(observations, markers)]
+    notes = [style.notes(text) for text in observations]
+    histories = [
+        encode(style.opening(text)) + encode(own.marker()) for text, own in zip(observations, notes)
+    ]
     for turn in range(TURNS):
         # Some end early, so that rows are given up.
         admissible = [c if turn < 1 or n < 1 else [] for n, c in enumerate(info.admissible)]
@@ -72,8 +74,9 @@ def test_each_turn_is_that_of_the_whole_history(name, is_constrained, games, mon
         observations, info = step.observations, step.info
         for number in range(len(games)):
             if admissible[number]:
+                notes[number].read(observations[number])
                 text = style.observation(observations[number])
-                histories[number] += encode(text) + markers[number]
+                histories[number] += encode(text) + encode(notes[number].marker())
     assert max(map(len, histories)) < 512
 
 
@@ -128,4 +131,4 @@ def test_the_number_of_programs_is_fixed(games):
             step = env.step([reply.command for reply in replies])
             observations, info = step.observations, step.info
         counts.append(household_player._play_turn._cache_size())
-    assert counts[0] == counts[1] <= 3
+    assert counts[0] == counts[1] <= 4  # few or many new tokens, a small or the full cache

@@ -53,8 +53,8 @@ def change(folder, **fields):
             {"format": "jaxagent.planner.0"},
             r"format 'jaxagent.planner.0' is not 'jaxagent.planner.1'",
         ),
-        ({"style_version": 7}, r"trained on text format compact 7; known: compact 2,"),
-        ({"style": "runes"}, r"trained on text format runes 2; known:"),
+        ({"style_version": 7}, r"trained on text format compact 7; known: compact 3,"),
+        ({"style": "runes"}, r"trained on text format runes 3; known:"),
         ({"tokenizer": {"format": "bytes"}}, r"tokeniser format 'bytes'"),
         (
             {"tokenizer": {"format": "jaxagent.words.1", "words": ["a"], "kinds": {"egg": 2}}},
