@@ -6,6 +6,11 @@ from jaxtyping import Array, Bool, Float
 
 from jaxagent.losses.contract import Scalar, accumulate, checked, require_unit_interval
 
+# Measured on two CPU cores. Few steps over few columns are all overhead: in blocks [128, 64] takes
+# 0.9 times as long, but [128, 256] 2.5 times.
+_BLOCK = 16
+_SMALL = 8_192
+
 
 def backward_recurrence(increment: jax.Array, decay: jax.Array) -> jax.Array:
     """yₜ = incrementₜ + decayₜ yₜ₊₁ with y_T = 0, over the leading axis.
@@ -21,6 +26,49 @@ def backward_recurrence(increment: jax.Array, decay: jax.Array) -> jax.Array:
 
     start = jnp.zeros(increment.shape[1:], increment.dtype)
     return jax.lax.scan(step, start, (increment, decay), reverse=True)[1]
+
+
+def _is_small(increment: jax.Array) -> bool:
+    return increment.shape[0] > _BLOCK and increment.size <= _SMALL
+
+
+def _by_blocks(
+    increment: jax.Array, decay: jax.Array, end: jax.Array, start: jax.Array
+) -> jax.Array:
+    """yₜ = incrementₜ + (1 − endₜ) decayₜ yₜ₊₁ with y_T = start, in fewer, larger steps.
+
+    All blocks of 16 at once as if nothing followed them, with the product of their decays; then a
+    scan over the blocks; then what follows each block is added. An end stops what is not finite,
+    as it does in a plain scan.
+    """
+    length, tail = increment.shape[0], increment.shape[1:]
+    blocks = -(-length // _BLOCK)
+
+    def cut(x: jax.Array, fill: float | bool) -> jax.Array:
+        spare = jnp.full((blocks * _BLOCK - length, *tail), fill, x.dtype)
+        return jnp.concatenate([x, spare]).reshape(blocks, _BLOCK, *tail)
+
+    # Behind the last step stands its successor's value, carried on unchanged.
+    increment, decay, end = cut(increment, 0.0), cut(decay, 1.0), cut(end, False)
+    y, product, ends = (
+        jnp.zeros_like(increment[:, 0]),
+        jnp.ones_like(decay[:, 0]),
+        end[:, 0] & False,
+    )
+    columns = []
+    for k in reversed(range(_BLOCK)):
+        y = increment[:, k] + jnp.where(end[:, k], 0.0, decay[:, k] * y)
+        product, ends = decay[:, k] * product, end[:, k] | ends
+        columns.append((y, product, ends))
+
+    def step(following, block):
+        first, product, ends = block
+        return first + jnp.where(ends, 0.0, product * following), following
+
+    _, following = jax.lax.scan(step, start, columns[-1], reverse=True)
+    y, product, ends = (jnp.stack(column[::-1], axis=1) for column in zip(*columns))
+    whole = y + jnp.where(ends, 0.0, product * following[:, None])
+    return whole.reshape(blocks * _BLOCK, *tail)[:length]
 
 
 @checked
@@ -63,6 +111,10 @@ def gae(
     """
     require_unit_interval("gae", "gae_lambda", gae_lambda)
     reward, discount, value, next_value = accumulate(reward, discount, value, next_value)
+    if _is_small(reward):
+        td_error = reward - value + discount * next_value
+        decay = (gae_lambda * discount).astype(reward.dtype)
+        return _by_blocks(td_error, decay, episode_end, jnp.zeros_like(reward[0]))
 
     def step(following, at_t):
         # One pass over the inputs: δ and γλ as arrays of their own cost a third more time.
@@ -111,6 +163,11 @@ def lambda_returns(
     """
     require_unit_interval("lambda_returns", "gae_lambda", gae_lambda)
     reward, discount, next_value = accumulate(reward, discount, next_value)
+    if _is_small(reward):
+        bootstrap = jnp.where(episode_end, next_value, (1.0 - gae_lambda) * next_value)
+        increment = (reward + discount * bootstrap).astype(reward.dtype)
+        decay = (gae_lambda * discount).astype(reward.dtype)
+        return _by_blocks(increment, decay, episode_end, next_value[-1])
 
     def step(following, at_t):
         r, g, nv, end = at_t

@@ -1,10 +1,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxagent.losses import gae, lambda_returns, masked_mean, masked_whiten
+from jaxagent.losses import advantages, gae, lambda_returns, masked_mean, masked_whiten
 from jaxagent.losses.advantages import backward_recurrence
 from tests.losses.strategies import SHAPE, booleans, few, numbers, permutations
 
@@ -52,6 +53,41 @@ def test_masked_statistics_worked_by_hand():
     assert masked_mean(x, mask).item() == 3.0
     expected = np.array([-2.0, -1.0, 3.0, 0.0]) / np.sqrt(14 / 3)
     np.testing.assert_allclose(masked_whiten(x, mask), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [17, 32, 128, 8_192])
+def test_small_arrays_in_blocks_are_as_large_ones(length, monkeypatch):
+    rng = np.random.default_rng(length)
+    shape = (length, 8_192 // length)
+    reward, value, next_value = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in "rvn")
+    end = jnp.asarray(rng.random(shape) < 0.05)
+    discount = jnp.where(jnp.asarray(rng.random(shape) < 0.02), 0.0, 0.99)
+
+    def both(discount, gae_lambda):
+        advantage = gae(reward, discount, value, next_value, end, gae_lambda=gae_lambda)
+        returns = lambda_returns(reward, discount, next_value, end, gae_lambda=gae_lambda)
+        return jnp.stack([advantage, returns])
+
+    def values_and_gradients():
+        weight = jnp.cos(jnp.arange(reward.size)).reshape(reward.shape)
+        gradient = jax.grad(lambda *a: jnp.sum(weight[None] * both(*a)), argnums=(0, 1))
+        return [both(discount, lam) for lam in (0.0, 0.95, 1.0)], gradient(discount, 0.0)
+
+    small = values_and_gradients()
+    monkeypatch.setattr(advantages, "_SMALL", 0)
+    large = values_and_gradients()
+    for a, b in zip(jax.tree.leaves(small), jax.tree.leaves(large)):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_in_blocks_too_nothing_crosses_the_end_of_an_episode():
+    one = jnp.ones(40)
+    end = jnp.zeros(40, bool).at[jnp.array([5, 20])].set(True)
+    reward = one.at[jnp.array([21, 39])].set(jnp.array([jnp.nan, jnp.inf]))
+    found = gae(reward, 0.9 * one, one, one, end, gae_lambda=0.9)
+    assert jnp.isfinite(found[:21]).all()
+    assert jnp.isnan(found[21])
+    assert jnp.isinf(found[22:]).all()
 
 
 @few
