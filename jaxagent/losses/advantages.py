@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 from jaxagent.losses.contract import Scalar, accumulate, checked, require_unit_interval
 
 # Measured on two CPU cores. Few steps over few columns are all overhead: in blocks [128, 64] takes
-# 0.9 times as long, but [128, 256] 2.5 times.
+# 13 µs instead of 20, but [128, 256] takes 2.5 times as long as by a plain scan.
 _BLOCK = 16
 _SMALL = 8_192
 
