@@ -1,11 +1,13 @@
 """Models from files, and back."""
 
 import contextlib
+import ctypes
 import dataclasses
 import hashlib
 import importlib.util
 import json
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -57,8 +59,23 @@ def load_model(source: str | Path, *, dtype: Dtype = "float32") -> LanguageModel
     """
     path, name = _find(source)
     if path.suffix == ".gguf":
-        return _load_gguf(path, name, dtype)
-    return load_folder(path, name=name, dtype=dtype)
+        model = _load_gguf(path, name, dtype)
+    else:
+        model = load_folder(path, name=name, dtype=dtype)
+    _give_back_memory()
+    return model
+
+
+def _give_back_memory() -> None:
+    """What loading has freed, to the system.
+
+    glibc keeps it, in pieces too small for what comes next: 90 MB beside SmolLM2-135M, of which
+    generation then needs 1.20 instead of 1.11 GB.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
 
 
 def _find(source: str | Path) -> tuple[Path, str]:
