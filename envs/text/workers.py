@@ -45,9 +45,8 @@ class WorkerEnv:
     Args (of the constructor):
         num_envs: size of the batch.
         num_workers: processes; environments are dealt to them in contiguous blocks.
-        with_caller: this process is one of them: it plays the first block itself while the others
-            play theirs, which no timeout can end. As many cores then do as many processes' work;
-            otherwise one core waits, or all share one more process.
+        with_caller: count this process as one of them. It plays the first block itself while the
+            others play theirs, instead of waiting; its own share no timeout can end.
         call_timeout: seconds that one reset or step may take before a worker counts as hung.
         horizon: steps after which an episode that is not won is truncated.
         rewards: what a step pays.

@@ -1,5 +1,6 @@
 """The command: a real, short run on generated games; what it refuses; other presets."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -176,6 +177,17 @@ def test_a_chunk_depends_on_its_number_and_on_what_was_visited_before_it(tmp_pat
     assert as_lists[3] == as_lists[4]
     shortest = min(map(len, as_lists[3]))
     assert sum(len(tokens) == shortest for tokens in as_lists[3]) > 0.3 * len(as_lists[3])
+
+
+def test_the_share_of_renumbered_episodes_is_the_run_s(tmp_path, small_model):
+    def episodes(share):
+        made = dataclasses.replace(demonstrator(tmp_path), renumbered_share=share).episodes(0)
+        return [episode.tokens.tolist() for episode in made]
+
+    assert episodes(0.0) != episodes(1.0)
+    config = read_command_line([*SHORT, "--renumbered-share", "0.25"])
+    run = alfworld_planner.Run(config, tmp_path, alfworld_planner.Reporter())
+    assert run.demonstrator.renumbered_share == 0.25
 
 
 def test_labels_of_visited_states_are_the_expert_s(tmp_path):

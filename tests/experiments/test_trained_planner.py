@@ -34,7 +34,7 @@ def test_the_shipped_planners_win_games_they_have_never_seen(name, tmp_path):
     assert evaluate_text.main([*options, "--decoding", "constrained", "--out", str(tmp_path)]) == 0
     total = json.loads((tmp_path / "result.json").read_text())["scores"]["all"]
     assert total["games"] == 20
-    assert total["won"] >= 14, "nine in ten are usual"
+    assert total["won"] >= 18, "of the whole panel 116 and 117 of 120"
 
 
 def test_a_planner_can_be_watched(folder, capsys):
