@@ -80,6 +80,18 @@ def test_small_arrays_in_blocks_are_as_large_ones(length, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("shape", "steps"), [((128, 64), 8), ((128, 65), 128), ((17, 4), 2), ((16, 4), 16)]
+)
+def test_only_small_arrays_of_more_than_one_block_go_in_blocks(shape, steps):
+    x, end = jnp.zeros(shape), jnp.zeros(shape, bool)
+    for traced in (
+        jax.make_jaxpr(lambda *a: gae(*a, gae_lambda=0.9))(x, x, x, x, end),
+        jax.make_jaxpr(lambda *a: lambda_returns(*a, gae_lambda=0.9))(x, x, x, end),
+    ):
+        assert f"length={steps}\n" in str(traced)
+
+
 def test_in_blocks_too_nothing_crosses_the_end_of_an_episode():
     one = jnp.ones(40)
     end = jnp.zeros(40, bool).at[jnp.array([5, 20])].set(True)
