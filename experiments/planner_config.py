@@ -60,7 +60,7 @@ class PlannerConfig:
     lora_rank: int = 0
     """Of low-rank terms beside frozen parameters (smollm2, hf:); 0 trains all parameters."""
     dtype: str = "float32"
-    """In which the layers compute: float32 or bfloat16."""
+    """In which the layers compute: float32, or bfloat16 (for accelerators: slow on a CPU)."""
     rows: int = 4
     """Rows of a batch; each holds row_tokens tokens of whole episodes."""
     row_tokens: int = 256
