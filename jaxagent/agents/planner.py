@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxagent.losses.imitation import token_cross_entropy
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.llama import Llama, init_params
+from jaxagent.models.llm.llama_asked import features_at
 from jaxagent.models.llm.lora import LoRA
 from jaxagent.models.llm.words import Factors, with_embedding
 
@@ -177,10 +178,14 @@ class Imitation:
         Both are sums over the batch divided by `normaliser`.
         """
         decoder, variables = Llama(self.model), self.variables(params, frozen)
-        hidden = decoder.apply(
-            variables, batch.tokens, positions=batch.positions, segment_ids=batch.segment_ids
-        ).hidden  # type: ignore[union-attr]
-        asked = jnp.take_along_axis(hidden, batch.target_position[..., None], axis=1)
+        asked = features_at(
+            self.model,
+            variables,
+            batch.tokens,
+            batch.target_position,
+            positions=batch.positions,
+            segment_ids=batch.segment_ids,
+        )
         logits: Any = decoder.apply(variables, asked, method="logits")
         loss = token_cross_entropy(
             logits,

@@ -81,6 +81,30 @@ def data_mesh(rows: Sequence[int], num_devices: int | None) -> Mesh:
     return Mesh(np.array(available[: num_devices or fitting[-1]]), (AXIS,))
 
 
+def placement(state: ImitationState, mesh: Mesh) -> ImitationState:
+    """Where each array lies: parameters on every device, the optimiser's layers divided.
+
+    What the optimiser keeps of the layers, stacked on the first axis, is divided over the devices
+    (ZeRO stage 1, Rajbhandari et al. 2020), and with it its arithmetic: Muon's products are a
+    quarter of a small planner's update. Only the finished changes are gathered.
+
+    Args:
+        state: or its shapes.
+        mesh: of `data_mesh`.
+    """
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    divided = NamedSharding(mesh, PartitionSpec(AXIS))
+
+    def place(path, leaf) -> NamedSharding:
+        is_of_layers = any(getattr(part, "key", None) == "layers" for part in path)
+        fits = leaf.ndim > 0 and leaf.shape[0] % mesh.devices.size == 0
+        return divided if is_of_layers and fits else everywhere
+
+    kept = jax.tree_util.tree_map_with_path(place, state.optimizer_state)
+    places = jax.tree.map(lambda _: everywhere, state)
+    return places.replace(optimizer_state=kept)
+
+
 class Validation(NamedTuple):
     """How well the planner does: `value` is what the best is chosen by; the rest is logged."""
 
@@ -121,8 +145,15 @@ class Teaching:
     between: Mapping[int, Callable[[Any, Position], None]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        self.update = jax.jit(self.imitation.update, donate_argnums=0)
         self._replicated = NamedSharding(self.mesh, PartitionSpec())
+        key = jax.random.key(self.run.seed)
+        shapes = jax.eval_shape(self.imitation.init, key, self.initial)
+        self._places = placement(shapes, self.mesh)
+        self.update = jax.jit(
+            self.imitation.update,
+            donate_argnums=0,
+            out_shardings=(self._places, self._replicated),
+        )
         self._by_rows = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
         self._frozen = jax.device_put(self.frozen, self._replicated)
 
@@ -130,7 +161,7 @@ class Teaching:
         """The state before the first update."""
         key = jax.random.key(self.run.seed)
         state = jax.jit(self.imitation.init)(key, self.initial)
-        return jax.device_put(state, self._replicated)
+        return jax.device_put(state, self._places)
 
     def step(
         self, state: ImitationState, group: TokenBatch
@@ -158,8 +189,7 @@ class Teaching:
         state = self.start()
         resumed_from = None
         if resume and self._checkpoints.latest() is not None:
-            places = jax.tree.map(lambda _: self._replicated, state)
-            state, host = self._checkpoints.restore(state, places)
+            state, host = self._checkpoints.restore(state, self._places)
             self._take_up(host)
             resumed_from = self._done
         self._log = MetricsLog(self.folder, resumed_from, self.run.wandb, self.config)

@@ -1,5 +1,6 @@
 """The supervised loop: taken up in the middle it ends the same, and its stream needs no memory."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -27,8 +28,8 @@ def chunk(number: int):
     return pack(episodes(40, seed=number), SHAPE)
 
 
-def teaching(folder, updates=7, between=None, make=chunk, **changes):
-    agent = Imitation(MODEL, CONFIG, updates, factors=TOKENIZER.factors)
+def teaching(folder, updates=7, between=None, make=chunk, config=CONFIG, devices=1, **changes):
+    agent = Imitation(MODEL, config, updates, factors=TOKENIZER.factors)
     kept = []
     return Teaching(
         imitation=agent,
@@ -36,7 +37,7 @@ def teaching(folder, updates=7, between=None, make=chunk, **changes):
         validate=lambda params: Validation(len(kept), {"success": 0.5}),
         keep=lambda params, is_best: kept.append(is_best),
         run=SFTRunConfig(num_updates=updates, num_validations=2, **changes),
-        mesh=data_mesh([4], 1),
+        mesh=data_mesh([4], devices),
         folder=folder,
         reporter=Reporter(Console(quiet=True)),
         between=between or {},
@@ -77,6 +78,24 @@ def test_a_run_that_was_at_its_end_stays_there(tmp_path):
     state, _ = teaching(tmp_path).train(resume=False)
     again, _ = teaching(tmp_path).train(resume=True)
     same(state, again)
+
+
+def test_the_optimisers_layers_are_divided_over_devices_and_gathered_on_one(tmp_path):
+    config = dataclasses.replace(CONFIG, optimizer="muon")
+    one, _ = teaching(tmp_path / "one", config=config).train(resume=False)
+    two, _ = teaching(tmp_path / "two", config=config, devices=2).train(resume=False)
+    kept = {
+        jax.tree_util.keystr(path): leaf.addressable_shards[0].data.size / leaf.size
+        for path, leaf in jax.tree_util.tree_leaves_with_path(two.optimizer_state)
+    }
+    momentum = [share for name, share in kept.items() if "layers" in name]
+    assert momentum
+    assert set(momentum) == {0.5}
+    assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(two.params))
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(two.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+    again, _ = teaching(tmp_path / "two", config=config).train(resume=True)
+    same(two, again)
 
 
 def test_three_updates_that_are_not_finite_stop_the_run(tmp_path):

@@ -43,6 +43,7 @@ class Setting(NamedTuple):
     start: Int[Array, " B"]  # tokens in the cache before this call
     count: Int[Array, " B"]  # tokens that this call appends
     visible: Bool[Array, "B L S"] | None  # where the caller says which slots each token sees
+    asked: Int[Array, "B M"] | None = None  # whose features alone are wanted, in the last layer
 
 
 class Linear(nn.Module):
@@ -93,6 +94,13 @@ class RMSNorm(nn.Module):
         return (wide * inverse).astype(x.dtype) * scale
 
 
+def _asked(x: Float[Array, "B L X"], setting: Setting) -> Float[Array, "B M X"]:
+    """Of all tokens those that are asked for: every one, where nothing is said."""
+    if setting.asked is None:
+        return x
+    return jnp.take_along_axis(x, setting.asked[..., None], axis=1)
+
+
 class Attention(nn.Module):
     """Grouped-query attention with rotary positions."""
 
@@ -101,24 +109,25 @@ class Attention(nn.Module):
     @nn.compact
     def __call__(
         self, stream: Stream, layer: Int[Array, ""], setting: Setting
-    ) -> tuple[Float[Array, "B L D"], Stream]:
-        """What to add to the features, and the stream with this layer's keys and values in it."""
+    ) -> tuple[Float[Array, "B M D"], Stream]:
+        """What to add to the features asked for, and the stream with this layer's keys in it."""
         config = self.config
         x = stream.x
-        query = self._project(x, config.num_heads, "query")
+        asking = _asked(x, setting)
+        query = self._project(asking, config.num_heads, "query")
         key = self._project(x, config.num_kv_heads, "key")
         value = self._project(x, config.num_kv_heads, "value")
         if config.qk_norm:
             query = RMSNorm(config.norm_epsilon, name="query_norm")(query)
             key = RMSNorm(config.norm_epsilon, name="key_norm")(key)
-        query = rotate(query, setting.cos, setting.sin)
+        query = rotate(query, _asked(setting.cos, setting), _asked(setting.sin, setting))
         key = rotate(key, setting.cos, setting.sin)
         if stream.slots is not None:
             keys = append(stream.slots.keys, layer, key, setting.start, setting.count)
             values = append(stream.slots.values, layer, value, setting.start, setting.count)
             stream = stream._replace(slots=Slots(keys, values))
         mixed = _attend(query, key, value, stream.slots, layer, setting)
-        flat = mixed.reshape(*x.shape[:2], -1)
+        flat = mixed.reshape(*asking.shape[:2], -1)
         output = Linear(
             config.hidden_size,
             config.output_bias,
@@ -199,9 +208,17 @@ class DecoderLayer(nn.Module):
         x = stream.x
         normed = stream._replace(x=RMSNorm(epsilon, name="attention_norm")(x))
         change, stream = Attention(self.config, name="attention")(normed, layer, setting)
-        x = x + change
+        x = _asked(x, setting) + change
         x = x + FeedForward(self.config, name="mlp")(RMSNorm(epsilon, name="mlp_norm")(x))
         return stream._replace(x=x), None
+
+
+def recomputed_layer(config: LlamaConfig) -> type[DecoderLayer]:
+    """The layer as training wants it: what can be computed again is not kept for the gradient."""
+    # Without remat the products are kept and what lies between them is computed again: that
+    # costs less than to store and fetch it.
+    kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return nn.remat(DecoderLayer, prevent_cse=False, policy=None if config.remat else kept)
 
 
 class Llama(nn.Module):
@@ -223,12 +240,8 @@ class Llama(nn.Module):
         config = self.config
         normal = nn.initializers.normal(config.initializer_range)
         self.embedding = self.param("embedding", normal, (config.vocab_size, config.hidden_size))
-        # Without remat the products are kept and what lies between them is computed again: that
-        # costs less than to store and fetch it.
-        kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        layer = nn.remat(DecoderLayer, prevent_cse=False, policy=None if config.remat else kept)
         scanned = nn.scan(
-            layer,
+            recomputed_layer(config),
             variable_axes={"params": 0, "lora": 0},
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (flax says int)
@@ -274,7 +287,7 @@ class Llama(nn.Module):
         start = None if cache is None else cache.length
         x, setting = self.enter(tokens, positions, segment_ids, start, visible)
         stream = Stream(x, None if cache is None else Slots(cache.keys, cache.values))
-        stream, _ = self.layers(stream, jnp.arange(self.config.num_layers), setting)
+        stream = self.through(stream, setting)
         hidden = self.leave(stream.x)
         if self.is_initializing() and not self.config.tie_embeddings:
             self.unembedding(hidden[:, :1])
@@ -314,6 +327,11 @@ class Llama(nn.Module):
         count = jnp.sum(live, axis=1, dtype=jnp.int32)
         x = self.embedding[tokens].astype(self.config.dtype)
         return x, Setting(cos, sin, segment_ids, start, count, visible)
+
+    def through(self, stream: Stream, setting: Setting) -> Stream:
+        """The stream after all layers."""
+        stream, _ = self.layers(stream, jnp.arange(self.config.num_layers), setting)
+        return stream
 
     def leave(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         """The last norm, on what comes out of the last layer."""

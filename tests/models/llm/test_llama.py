@@ -13,6 +13,8 @@ from jaxagent.models.llm.attention import BLOCK, attend, attend_causal
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.llama import Llama, init_params
+from jaxagent.models.llm.llama_asked import features_at
+from jaxagent.models.llm.lora import LoRA
 from tests.models.llm.families import FAMILIES, golden, greedy, model, prompt_logits
 
 SMALL = LlamaConfig(
@@ -124,6 +126,43 @@ def test_packed_episodes_never_meet(small):
     packed = hidden(small, tokens, segment_ids=segments, positions=positions).hidden
     np.testing.assert_allclose(packed[:, :3], hidden(small, tokens[:, :3]).hidden, atol=1e-5)
     np.testing.assert_allclose(packed[:, 3:7], hidden(small, tokens[:, 3:7]).hidden, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_features_that_are_asked_for_are_those_of_all(layers, adapted):
+    config = dataclasses.replace(SMALL, num_layers=layers, initializer_range=0.3)
+    params = init_params(config, jax.random.key(0))
+    lora = LoRA(rank=2, targets=("query", "value", "gate"))
+    adapters = jax.tree.map(lambda x: x + 0.1, lora.init(config, jax.random.key(1)))
+    tokens, asked = ids(2, 12), jnp.array([[0, 5, 5, 11], [9, 2, 0, 7]])
+    segments = jnp.array([[1] * 4 + [2] * 5 + [3] * 3, [1] * 10 + [0] * 2])
+    weights = jax.random.normal(jax.random.key(2), (2, 4, config.hidden_size))
+
+    def variables(params, adapters):
+        return {"params": params} | (lora.variables(adapters) if adapted else {})
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def some(params, adapters):
+        given = variables(params, adapters)
+        found = features_at(config, given, tokens, asked, segment_ids=segments)
+        return jnp.sum(weights * found), found
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def every(params, adapters):
+        given = variables(params, adapters)
+        found = Llama(config).apply(given, tokens, segment_ids=segments).hidden
+        found = found[jnp.arange(2)[:, None], asked]
+        return jnp.sum(weights * found), found
+
+    (_, found), gradient = some(params, adapters)
+    (_, expected), expected_gradient = every(params, adapters)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for a, b in zip(*map(jax.tree.leaves, (gradient, expected_gradient)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+    assert np.abs(jax.tree.leaves(gradient[1])[0]).max() > 0 or not adapted
 
 
 @jax.jit
