@@ -106,7 +106,7 @@ def placement(state: ImitationState, mesh: Mesh) -> ImitationState:
 
 
 class Validation(NamedTuple):
-    """How well the planner does: `value` is what the best is chosen by; the rest is logged."""
+    """How well the planner does: `value` is what the best is chosen by, the later of equals."""
 
     value: float
     metrics: dict[str, float]
@@ -255,7 +255,7 @@ class Teaching:
         )
         told = "  ".join(f"{name} {value:.3f}" for name, value in validation.metrics.items())
         self.reporter.say(f"{self._done:>7,} updates  {self._seconds:6.0f} s  {told}")
-        if validation.value > self._best:
+        if validation.value >= self._best:  # of equals the later: its learning rate is lower
             self._best = validation.value
             self.keep(state.params, True)
         self.keep(state.params, False)

@@ -30,12 +30,11 @@ def chunk(number: int):
 
 def teaching(folder, updates=7, between=None, make=chunk, config=CONFIG, devices=1, **changes):
     agent = Imitation(MODEL, config, updates, factors=TOKENIZER.factors)
-    kept = []
     return Teaching(
         imitation=agent,
         chunk=make,
-        validate=lambda params: Validation(len(kept), {"success": 0.5}),
-        keep=lambda params, is_best: kept.append(is_best),
+        validate=lambda params: Validation(0.5, {"success": 0.5}),
+        keep=lambda params, is_best: None,
         run=SFTRunConfig(num_updates=updates, num_validations=2, **changes),
         mesh=data_mesh([4], devices),
         folder=folder,
@@ -78,6 +77,14 @@ def test_a_run_that_was_at_its_end_stays_there(tmp_path):
     state, _ = teaching(tmp_path).train(resume=False)
     again, _ = teaching(tmp_path).train(resume=True)
     same(state, again)
+
+
+def test_the_best_is_the_later_of_equals(tmp_path):
+    run, values, kept = teaching(tmp_path), [0.9, 0.9, 0.8], []
+    run.validate = lambda params: Validation(values.pop(0), {})
+    run.keep = lambda params, is_best: kept.append("best" if is_best else "last")
+    run.train(resume=False)
+    assert kept == ["best", "last", "best", "last", "last"]
 
 
 def test_the_optimisers_layers_are_divided_over_devices_and_gathered_on_one(tmp_path):
