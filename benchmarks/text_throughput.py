@@ -7,6 +7,7 @@ every step. Prints a table and writes JSON.
 import argparse
 import gc
 import json
+import multiprocessing
 import os
 import platform
 import random
@@ -127,7 +128,40 @@ def measure(paths: list[Path], repeats: int, workers: list[int], num_envs: int) 
                 repeats, lambda env=spread: walk(env, batch, _HORIZON)
             )
             spread.close()
+        if count > 1:
+            apart = measure_apart(paths, repeats, count, num_envs)
+            results[f"steps_per_second_{count}_processes_apart"] = apart
     return results
+
+
+def _play_alone(paths: list[Path], num_envs: int, repeats: int, together, results) -> None:
+    games = [load_game(path) for path in paths]
+    env = BatchEnv(num_envs, horizon=_HORIZON)
+    batch = [games[number % len(games)] for number in range(num_envs)]
+    for _ in range(repeats):
+        together.wait()
+        results.put(walk(env, batch, _HORIZON))
+
+
+def measure_apart(paths: list[Path], repeats: int, count: int, num_envs: int) -> float:
+    """Steps per second of processes that share nothing: what the cores have to give.
+
+    Args:
+        paths: of the games.
+        repeats: the best sum counts.
+        count: of processes, which begin each round together.
+        num_envs: of all of them.
+    """
+    context = multiprocessing.get_context("spawn")
+    together, results = context.Barrier(count), context.Queue()
+    given = (paths, num_envs // count, repeats, together, results)
+    processes = [context.Process(target=_play_alone, args=given) for _ in range(count)]
+    for process in processes:
+        process.start()
+    rates = [sum(results.get(timeout=300) for _ in range(count)) for _ in range(repeats)]
+    for process in processes:
+        process.join()
+    return max(rates)
 
 
 def measure_stock(paths: list[Path], steps: int) -> float:
