@@ -224,6 +224,7 @@ def masked_whiten(x: Float[Array, "*S"], mask: Bool[Array, "*S"]) -> Float[Array
     Returns:
         The whitened array in float32 or wider; all 0 when at most one entry is live or when
         all live entries are equal. Gradient not stopped, finite in each of these cases.
+        Non-finite live input comes out non-finite; squares have to fit the dtype.
 
     Raises:
         TypeError: x is not floating point, mask is not boolean, or their axes differ.

@@ -96,6 +96,22 @@ def accumulate(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(array.astype(dtype) for array in arrays)
 
 
+def require_array(function: str, name: str, array: Any, kind: type, shape: tuple[int, ...]) -> None:
+    """Refuse what is not of this kind and shape, where no annotation is looked at by `checked`.
+
+    Those are the fields of a NamedTuple and what a caller's function returns.
+    """
+    fits = isinstance(array, jax.Array) and array.shape == shape
+    if not (fits and jnp.issubdtype(array.dtype, kind)):
+        wanted = {jnp.floating: "Float", jnp.integer: "Int", jnp.bool_: "Bool"}[kind]
+        raise TypeError(f"{function}: {name} must be {wanted}{list(shape)}, found {_found(array)}")
+
+
+def not_hidden(result: jax.Array, *inputs: jax.Array) -> jax.Array:
+    """The result, NaN where an input is not finite: a minimum or a tanh would swallow that."""
+    return functools.reduce(lambda shown, x: shown + 0.0 * x, inputs, result)
+
+
 def require_range(
     function: str, name: str, ids: jax.Array, mask: jax.Array, upper: int
 ) -> jax.Array:

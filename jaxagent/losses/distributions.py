@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxagent.losses.contract import accumulate, checked
+from jaxagent.losses.contract import accumulate, checked, not_hidden
 
 
 class TanhNormalSample(NamedTuple):
@@ -42,6 +42,7 @@ def tanh_normal_sample(
     Returns:
         The action in [−1, 1] and u. Keep u: recovering it from a saturated action is
         ill-conditioned. Gradients flow into loc and scale. Computed in float32 or wider.
+        Non-finite input makes u non-finite.
 
     Raises:
         TypeError: loc or scale is not floating point or their axes differ.
@@ -72,7 +73,7 @@ def tanh_normal_log_prob(
 
     Returns:
         Log-density of a with respect to the volume of [−1, 1]ᴬ, nats, summed over the action
-        axis, float32 or wider; finite for any finite u. Non-finite input comes out non-finite.
+        axis, float32 or wider; finite wherever ((u − μ)/σ)² is. Non-finite input comes out non-finite.
 
     Raises:
         TypeError: an argument is not floating point or their axes differ.
@@ -171,7 +172,7 @@ def tanh_normal_mode(loc: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
         loc: μ.
 
     Returns:
-        The action in [−1, 1], float32 or wider.
+        The action in [−1, 1], float32 or wider. Non-finite input comes out non-finite.
 
     Raises:
         TypeError: loc is not floating point.
@@ -180,7 +181,8 @@ def tanh_normal_mode(loc: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
         >>> tanh_normal_mode(jnp.array([0.0, 100.0])).tolist()
         [0.0, 1.0]
     """
-    return jnp.tanh(*accumulate(loc))
+    (loc,) = accumulate(loc)
+    return not_hidden(jnp.tanh(loc), loc)
 
 
 @checked

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxagent.losses.contract import Scalar, accumulate, checked
+from jaxagent.losses.contract import Scalar, accumulate, checked, not_hidden
 
 
 def _safe_norm(vector: jax.Array) -> jax.Array:
@@ -59,7 +59,7 @@ def velocity_saturated(
         velocity_scale: v_scale > 0, m/s; the speed that earns tanh 1 = 0.76.
 
     Returns:
-        A number in [−1, 1], float32 or wider. NaN comes out NaN.
+        A number in [−1, 1], float32 or wider. Non-finite input comes out non-finite.
 
     Raises:
         TypeError: forward_velocity is not floating point.
@@ -68,7 +68,8 @@ def velocity_saturated(
         >>> print(velocity_saturated(jnp.array([0.0, 100.0]), velocity_scale=1.0))
         [0. 1.]
     """
-    return jnp.tanh(accumulate(forward_velocity)[0] / velocity_scale)
+    (velocity,) = accumulate(forward_velocity)
+    return not_hidden(jnp.tanh(velocity / velocity_scale), velocity)
 
 
 @checked

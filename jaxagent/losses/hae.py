@@ -62,7 +62,9 @@ def hae_advantages(
     Returns:
         low and switch at every live turn, high where a segment begins, 0 elsewhere, float32 or
         wider. None is whitened: each goes to its own tokens (action; sub-goal; switch) and is
-        whitened over those. Non-finite live input comes out non-finite.
+        whitened over those. Non-finite live input comes out non-finite where it is read:
+        of next_high_value at the ends of segments, of high_value at their beginnings, of
+        next_low_value elsewhere.
 
     Raises:
         TypeError: an argument has another dtype, or the axes differ.

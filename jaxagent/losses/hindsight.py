@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxagent.losses.contract import Scalar, accumulate, checked
+from jaxagent.losses.contract import Scalar, accumulate, checked, require_array
 
 Strategy = Literal["future", "final", "episode"]
 
@@ -106,11 +106,12 @@ def relabel(
         relabel_ratio: k ≥ 0, relabelled transitions per original one; 4 in the paper.
 
     Returns:
-        Goals, rewards and which are new. Where success ends the task, work out `terminated`
+        Goals, rewards and which are new; what is not finite stays so. Where success ends the task, work out `terminated`
         again from the new reward: neither it nor the discount is changed here.
 
     Raises:
-        TypeError: an argument has another dtype, or the axes differ.
+        TypeError: an argument, or what reward_function returns, has another dtype or axes.
+        ValueError: a static relabel_ratio is negative.
 
     Example:
         >>> achieved, live = jnp.array([[1.0], [2.0]]), jnp.ones(2, bool)
@@ -120,10 +121,16 @@ def relabel(
         >>> print(relabel(jax.random.key(0), *tried, relabel_ratio=1e9).reward)
         [0. 1.]
     """
+    for name, kind in (("step", jnp.integer), ("valid", jnp.bool_)):
+        field = getattr(goal_steps, name)
+        require_array("relabel", f"goal_steps.{name}", field, kind, reward.shape)
+    if isinstance(relabel_ratio, float | int) and relabel_ratio < 0:
+        raise ValueError(f"relabel: relabel_ratio must be at least 0, found {relabel_ratio}")
     goal, next_achieved_goal, reward = accumulate(goal, next_achieved_goal, reward)
-    share = relabel_ratio / (1.0 + relabel_ratio)
+    share = 1.0 - 1.0 / (1.0 + relabel_ratio)
     is_relabelled = goal_steps.valid & jax.random.bernoulli(key, share, reward.shape)
     in_hindsight = jnp.take_along_axis(next_achieved_goal, goal_steps.step[..., None], axis=0)
     goal = jnp.where(is_relabelled[..., None], in_hindsight, goal)
     earned = reward_function(next_achieved_goal, goal)
+    require_array("relabel", "the reward_function's result", earned, jnp.floating, reward.shape)
     return Relabelled(goal, jnp.where(is_relabelled, earned, reward), is_relabelled)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxagent.losses.advantages import masked_mean
-from jaxagent.losses.contract import Scalar, accumulate, checked
+from jaxagent.losses.contract import Scalar, accumulate, checked, not_hidden
 from jaxagent.losses.divergence import importance_ratio, k3
 
 
@@ -54,11 +54,12 @@ def clipped_surrogate(
         [ 1.5 -2. ]
     """
     log_prob, behaviour, advantage = accumulate(log_prob, behaviour_log_prob, advantage)
-    ratio = importance_ratio(log_prob - behaviour)
+    log_ratio = log_prob - behaviour
+    ratio = importance_ratio(log_ratio)
     free = ratio * advantage
     clipped = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon) * advantage
     # A select takes half the time of jnp.minimum on a CPU, and NaN is in both or in neither.
-    return jnp.where(free <= clipped, free, clipped)
+    return not_hidden(jnp.where(free <= clipped, free, clipped), log_ratio)
 
 
 @checked
@@ -137,7 +138,7 @@ def ppo_loss(
         The total to be minimised, and its parts before their costs. clip_fraction is the
         share of samples with |ρ − 1| > ε; kl is KL(behaviour ‖ π) by k3. With nothing live
         all are 0. Advantage and target gradients are not stopped. Non-finite live input
-        comes out non-finite.
+        comes out non-finite (behaviour_value is not read where value_clip_epsilon is None).
 
     Raises:
         TypeError: an argument has another dtype, or the axes differ.

@@ -7,7 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxagent.losses.advantages import masked_mean
-from jaxagent.losses.contract import Scalar, accumulate, checked, require_unit_interval
+from jaxagent.losses.contract import (
+    Scalar,
+    accumulate,
+    checked,
+    not_hidden,
+    require_unit_interval,
+)
 
 
 class PreferenceLoss(NamedTuple):
@@ -202,5 +208,5 @@ def bradley_terry_loss(
         0.1269
     """
     chosen, rejected = (jnp.where(mask, x, 0.0) for x in accumulate(chosen_reward, rejected_reward))
-    loss = -jax.nn.log_sigmoid(chosen - rejected - margin)
+    loss = not_hidden(-jax.nn.log_sigmoid(chosen - rejected - margin), chosen, rejected)
     return _preference_loss(loss, chosen, rejected, mask)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxagent.losses.advantages import masked_mean
-from jaxagent.losses.contract import Scalar, accumulate, checked
+from jaxagent.losses.contract import Scalar, accumulate, checked, not_hidden
 
 
 @checked
@@ -43,7 +43,7 @@ def soft_target(
     reward, discount, next_action_value, next_log_prob = accumulate(
         reward, discount, next_action_value, next_log_prob
     )
-    soft_value = jnp.min(next_action_value, axis=0) - temperature * next_log_prob
+    soft_value = _least(next_action_value) - temperature * next_log_prob
     return reward + discount * soft_value
 
 
@@ -113,7 +113,7 @@ def soft_actor_loss(
     # Dead values are replaced before the minimum, whose gradient at NaN is NaN.
     live_value = jnp.where(mask[None], action_value, 0.0)
     live_log_prob = jnp.where(mask, log_prob, 0.0)
-    loss = jax.lax.stop_gradient(temperature) * live_log_prob - jnp.min(live_value, axis=0)
+    loss = jax.lax.stop_gradient(temperature) * live_log_prob - _least(live_value)
     return masked_mean(loss, mask)
 
 
@@ -149,4 +149,9 @@ def temperature_loss(
     """
     log_temperature, log_prob = accumulate(log_temperature, log_prob)
     surplus = masked_mean(jax.lax.stop_gradient(log_prob) + target_entropy, mask)
-    return -jnp.exp(log_temperature) * surplus
+    return not_hidden(-jnp.exp(log_temperature) * surplus, log_temperature)
+
+
+def _least(action_value: jax.Array) -> jax.Array:
+    """The minimum over critics."""
+    return not_hidden(jnp.min(action_value, axis=0), *action_value)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxagent.losses.contract import Scalar, accumulate, checked
+from jaxagent.losses.contract import Scalar, accumulate, checked, not_hidden, require_array
 
 Fraction = float | int | Float[Array, "*B"]
 
@@ -15,7 +15,7 @@ def constant_lambda(fraction: Fraction, *, guidance_lambda: Scalar) -> Float[Arr
     """λ that never changes.
 
     Args:
-        fraction: share of the training done, in [0, 1]; only its shape matters.
+        fraction: share of the training done, in [0, 1]; only its shape matters, not even NaN.
         guidance_lambda: λ ≥ 0.
 
     Returns:
@@ -44,7 +44,7 @@ def linear_lambda(fraction: Fraction, *, start: Scalar, end: Scalar) -> Float[Ar
         end: λ at 1.
 
     Returns:
-        λ, float32 or wider. NaN comes out NaN.
+        λ, float32 or wider. Non-finite input comes out non-finite.
 
     Raises:
         TypeError: fraction is not floating point.
@@ -53,7 +53,7 @@ def linear_lambda(fraction: Fraction, *, start: Scalar, end: Scalar) -> Float[Ar
         >>> linear_lambda(0.25, start=1.0, end=0.0).item()
         0.75
     """
-    return start + (end - start) * _done(fraction)
+    return start + (end - start) * _shown(fraction)
 
 
 @checked
@@ -68,7 +68,7 @@ def cosine_lambda(fraction: Fraction, *, start: Scalar, end: Scalar) -> Float[Ar
         end: λ at 1.
 
     Returns:
-        λ, float32 or wider. NaN comes out NaN.
+        λ, float32 or wider. Non-finite input comes out non-finite.
 
     Raises:
         TypeError: fraction is not floating point.
@@ -77,7 +77,7 @@ def cosine_lambda(fraction: Fraction, *, start: Scalar, end: Scalar) -> Float[Ar
         >>> round(cosine_lambda(0.5, start=1.0, end=0.0).item(), 4)
         0.5
     """
-    return end + (start - end) * 0.5 * (1.0 + jnp.cos(jnp.pi * _done(fraction)))
+    return end + (start - end) * 0.5 * (1.0 + jnp.cos(jnp.pi * _shown(fraction)))
 
 
 @checked
@@ -122,6 +122,11 @@ def staged_lambda(
     done = _done(fraction)
     late = jnp.where(done < zero_from, refine_lambda, 0.0)
     return jnp.where(done < refine_from, explore_lambda, late).astype(done.dtype)
+
+
+def _shown(fraction: Fraction) -> Array:
+    """The share done, NaN where it is not finite."""
+    return not_hidden(_done(fraction), *accumulate(jnp.asarray(fraction)))
 
 
 def _done(fraction: Fraction) -> Array:
@@ -197,6 +202,12 @@ def adapt_lambda(
         >>> state.guidance_lambda.item()
         1.5
     """
+    for name, kind, shape in (
+        ("guidance_lambda", jnp.floating, ()),
+        ("window", jnp.floating, state.window.shape[:1]),
+        ("count", jnp.integer, ()),
+    ):
+        require_array("adapt_lambda", f"state.{name}", getattr(state, name), kind, shape)
     window = jnp.append(state.window[1:], evaluation_return.astype(state.window.dtype))
     rises = jnp.mean(window) > jnp.mean(state.window)
     current = state.guidance_lambda
@@ -242,4 +253,5 @@ def scale_matched_lambda(
     env_std, guidance_std = accumulate(env_std, guidance_std)
     silent = guidance_std == 0
     bound = ratio * env_std / jnp.where(silent, 1.0, guidance_std)
-    return jnp.where(silent, guidance_lambda, jnp.minimum(guidance_lambda, bound))
+    least = jnp.where(silent, guidance_lambda, jnp.minimum(guidance_lambda, bound))
+    return not_hidden(least, jnp.asarray(guidance_lambda), env_std, guidance_std)

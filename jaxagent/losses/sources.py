@@ -52,7 +52,7 @@ def mix_by_priority(
 
     Returns:
         R, float32 or wider; 0 where no source is active. What an inactive or silenced source
-        holds is not looked at.
+        holds is not looked at; of the others, non-finite input comes out non-finite.
 
     Raises:
         TypeError: an argument has another dtype, or the axes differ.

@@ -58,10 +58,8 @@ def token_mean(
         1.5
     """
     if (normalisation == "constant") != (normaliser is not None):
-        raise ValueError(
-            f"token_mean: normaliser ({normaliser}) goes with normalisation 'constant', "
-            f"found '{normalisation}'"
-        )
+        fault = "is missing" if normaliser is None else f"({normaliser}) means nothing"
+        raise ValueError(f"token_mean: normaliser {fault} with normalisation '{normalisation}'")
     if normalisation == "token":
         return masked_mean(x, mask)
     if normalisation == "sequence":

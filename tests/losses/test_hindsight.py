@@ -89,7 +89,7 @@ def test_relabelling_worked_by_hand():
     np.testing.assert_array_equal(found.is_relabelled, [True, True, False])
 
 
-@pytest.mark.parametrize(("ratio", "share"), [(0, 0.0), (1.0, 0.5), (4.0, 0.8)])
+@pytest.mark.parametrize(("ratio", "share"), [(0, 0.0), (1.0, 0.5), (4.0, 0.8), (np.inf, 1.0)])
 def test_share_of_relabelled_steps(ratio, share):
     shape = (1000, 10)
     steps = GoalSteps(jnp.zeros(shape, int), jnp.ones(shape, bool))
@@ -119,6 +119,26 @@ def test_a_step_with_its_own_outcome_as_goal_has_succeeded():
         relabel_ratio=1e9,
     )  # fmt: skip
     np.testing.assert_array_equal(found.reward, 0.0)
+
+
+STEPS = GoalSteps(jnp.zeros(3, int), jnp.ones(3, bool))
+
+
+@pytest.mark.parametrize(
+    ("steps", "rewarding", "ratio", "message"),
+    [
+        (STEPS._replace(step=jnp.zeros(2, int)), reached, 4.0, r"goal_steps.step must be Int\[3\]"),
+        (STEPS._replace(step=jnp.zeros(3)), reached, 4.0, r"must be Int\[3\], found float32"),
+        (STEPS._replace(valid=jnp.ones(3)), reached, 4.0, r"goal_steps.valid must be Bool\[3\]"),
+        (STEPS, lambda x, g: (x == g).astype(float), 4.0, r"must be Float\[3\], found .*\[3, 1\]"),
+        (STEPS, lambda x, g: (x == g).all(-1), 4.0, r"result must be Float\[3\], found bool"),
+        (STEPS, reached, -3.0, r"relabel_ratio must be at least 0, found -3.0"),
+    ],
+)
+def test_what_does_not_fit_is_named(steps, rewarding, ratio, message):
+    goal = jnp.ones((3, 1))
+    with pytest.raises((TypeError, ValueError), match=message):
+        relabel(jax.random.key(0), goal, goal, jnp.zeros(3), steps, rewarding, relabel_ratio=ratio)
 
 
 def test_unknown_strategy_is_named():

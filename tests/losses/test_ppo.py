@@ -140,3 +140,12 @@ def test_scheduled_hyper_parameters_do_not_recompile():
     # surrogate 1.05 instead of exp 0.1, entropy bonus 0.1
     np.testing.assert_allclose(second - first, -1.05 + np.exp(0.1) - 0.1, rtol=1e-5)
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("log_ratio", [np.inf, -np.inf])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_an_infinite_ratio_is_not_clipped_away(log_ratio, advantage):
+    # A token that decoding forbade has a behaviour log-probability of -inf.
+    arrays = (jnp.zeros(2), jnp.array([0.0, -log_ratio]), jnp.full(2, advantage))
+    found = clipped_surrogate(*arrays, clip_epsilon=0.2)
+    np.testing.assert_array_equal(jnp.isfinite(found), [True, False])

@@ -111,3 +111,9 @@ def test_bradley_terry_only_knows_differences(chosen, rejected, shift):
 def test_label_smoothing_outside_the_unit_interval():
     with pytest.raises(ValueError, match=r"dpo_loss: label_smoothing must lie in \[0, 1\], found"):
         dpo_loss(*one(0.0, 0.0, 0.0, 0.0), LIVE, dpo_beta=0.1, label_smoothing=-0.1)
+
+
+@pytest.mark.parametrize("rewards", [(np.inf, 0.0), (0.0, -np.inf)])
+def test_an_infinite_reward_is_not_a_won_pair(rewards):
+    chosen, rejected = (jnp.array([x]) for x in rewards)
+    assert not jnp.isfinite(bradley_terry_loss(chosen, rejected, jnp.ones(1, bool)).total)

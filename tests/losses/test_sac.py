@@ -75,3 +75,10 @@ def test_more_critics_than_two():
     q = jnp.array([[4.0], [3.0], [9.0]])
     one = jnp.ones(1)
     assert soft_target(one, one, q, 0 * one, temperature=0.0).item() == 4.0
+
+
+def test_an_infinite_critic_is_not_hidden_behind_the_other():
+    one, value = jnp.ones(1), jnp.array([[np.inf], [2.0]])
+    assert not jnp.isfinite(soft_target(one, one, value, -one, temperature=1.0)[0])
+    assert not jnp.isfinite(soft_actor_loss(one, value, one > 0, temperature=1.0))
+    assert jnp.isfinite(soft_actor_loss(one, value, one < 0, temperature=1.0))

@@ -115,6 +115,15 @@ def test_adaptive_state_keeps_its_types_so_that_nothing_recompiles():
     )
 
 
+def test_a_state_of_another_kind_is_named():
+    state = adaptive_lambda(1.0, window_size=3)
+    wrong = state._replace(window=jnp.ones((2, 2)))
+    with pytest.raises(TypeError, match=r"state.window must be Float\[2\], found float32\[2, 2\]"):
+        adapt_lambda(wrong, jnp.array(1.0), cap=1.0)
+    with pytest.raises(TypeError, match=r"state.count must be Int\[\], found float32"):
+        adapt_lambda(state._replace(count=jnp.zeros(())), jnp.array(1.0), cap=1.0)
+
+
 def test_an_empty_window_is_refused():
     with pytest.raises(ValueError, match="window_size must be at least 1, found 0"):
         adaptive_lambda(0.5, window_size=0)

@@ -127,15 +127,16 @@ def test_no_weak_types_that_would_retrace(name):
     assert not any(x.weak_type for x in jax.tree.leaves(result))
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @over_cases(lambda case: not case.hides_nan)
-def test_non_finite_input_comes_out(name):
+def test_non_finite_input_comes_out(name, poison):
     case = CASES[name]
     arrays = case.arrays((5, 3))
     mask = mask_position(case)
     for i, array in enumerate(arrays):
         if array.dtype.kind == "f" and i not in case.ignores:
             poisoned = [a.copy() for a in arrays]
-            poisoned[i][...] = np.nan
+            poisoned[i][...] = poison
             if mask is not None:
                 poisoned[mask][...] = True
             assert not finite(jitted(name)(*to_jax(poisoned))), f"argument {i}"

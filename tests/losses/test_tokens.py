@@ -151,7 +151,8 @@ def test_a_live_token_out_of_range_is_nan():
 @pytest.mark.parametrize("normalisation", ["token", "sequence", "constant"])
 def test_normaliser_goes_with_constant(normalisation):
     normaliser = None if normalisation == "constant" else 3.0
-    with pytest.raises(ValueError, match="goes with normalisation 'constant'"):
+    fault = "is missing" if normaliser is None else r"\(3.0\) means nothing"
+    with pytest.raises(ValueError, match=f"{fault} with normalisation '{normalisation}'"):
         token_mean(
             jnp.ones((2, 2)), jnp.ones((2, 2), bool),
             normalisation=normalisation, normaliser=normaliser,
