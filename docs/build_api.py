@@ -106,7 +106,7 @@ def entry(name: str, value: Any) -> str:
     what, equation, rest = parts(value)
     block = f"```text\n{equation}\n```\n\n" if equation else ""
     return (
-        f"### `{name}`\n\n{what}\n\n{block}```python\n{signature(value)}\n```\n\n{sections(rest)}\n"
+        f"### `{name}`\n\n{what}\n\n{block}```text\n{signature(value)}\n```\n\n{sections(rest)}\n"
     )
 
 
@@ -121,7 +121,7 @@ def sections(rest: str) -> str:
             named = [re.sub(r"^(\w+): ", r"- **\1**: ", item) for item in items]
             out.append("Arguments:\n\n" + "\n".join(named))
         elif title == "Example:":
-            out.append(f"```python\n{body}\n```")
+            out.append(f"```pycon\n{body}\n```")
         elif title in ("Returns:", "Raises:"):
             text = " ".join(body.split()) if title == "Returns:" else raised(body)
             out.append(f"**{title[:-1]}** {text}")
@@ -144,6 +144,7 @@ def page() -> str:
         inspect.getdoc(losses),
         "`Scalar` is a Python number or a traced scalar array. Time-major axes: `T` time, `B` "
         "batch, `L` tokens, `A` actions, `N` segments, `K` ensemble or levels, `S` any shape.",
+        "The examples follow `import jax, jax.numpy as jnp` and `from jaxagent.losses import *`.",
         overview(),
     ]
     for module in MODULES:
