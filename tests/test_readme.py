@@ -1,6 +1,7 @@
 """README is true: its snippets run, its commands exist, its links lead somewhere."""
 
 import importlib.util
+import inspect
 import pathlib
 import re
 import shlex
@@ -8,6 +9,7 @@ import shlex
 import pytest
 
 from experiments.ant_config import read_command_line
+from jaxagent import losses
 from jaxagent.planning.plans import load_plan
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -25,6 +27,9 @@ COMMANDS = [
     for line in block.splitlines()
     if "python -m " in line
 ]
+
+
+OPTIONS, PLAN = blocks("yaml")
 
 
 @pytest.mark.parametrize("snippet", blocks("python"))
@@ -53,13 +58,26 @@ def test_commands_name_modules_that_exist(words):
 )
 def test_options_of_the_main_job_are_accepted(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "plan.yaml").write_text(blocks("yaml")[0])
+    (tmp_path / "plan.yaml").write_text(PLAN)
     read_command_line(words[words.index("experiments.ant_guidance") + 1 :], "cpu")
 
 
 def test_the_plan_is_a_plan(tmp_path):
-    (tmp_path / "plan.yaml").write_text(blocks("yaml")[0])
+    (tmp_path / "plan.yaml").write_text(PLAN)
     assert len(load_plan(tmp_path / "plan.yaml").sub_goals) == 2
+
+
+def test_the_options_are_options(tmp_path):
+    (tmp_path / "options.yaml").write_text(OPTIONS)
+    config = read_command_line(["--config", str(tmp_path / "options.yaml")], "cpu")
+    assert (config.run.total_steps, config.ppo.discount_factor) == (3_000_000, 0.99)
+
+
+def test_every_loss_stands_in_the_table():
+    table = README[README.index("| Function | Equation | Paper |") :]
+    named = set(re.findall(r"`(\w+)`", table[: table.index("\n\n")]))
+    functions = {name for name in losses.__all__ if inspect.isfunction(getattr(losses, name))}
+    assert named == functions
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(((?!https?:)[^)#]+)", README))))
