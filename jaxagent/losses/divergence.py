@@ -14,10 +14,11 @@ def importance_ratio(log_ratio: jax.Array) -> jax.Array:
     """eˣ, continued along its tangent above 20 nats.
 
     A saturated sample keeps a finite ratio and a finite gradient of the right sign, where eˣ
-    overflows and clipping would lose the gradient. Below the bound it is eˣ exactly.
+    overflows and clipping would lose the gradient. Below the bound it is eˣ exactly. Of ±∞ it
+    is NaN, which no clip hides.
     """
     bounded = jnp.minimum(log_ratio, LOG_RATIO_BOUND)
-    return jnp.exp(bounded) * (1.0 + (log_ratio - bounded))
+    return jnp.exp(bounded) * (1.0 + (log_ratio - bounded) + 0.0 * log_ratio)
 
 
 @checked
