@@ -9,6 +9,7 @@ from typing import NamedTuple
 from envs.text.task import TASK_TYPES
 
 SPLIT_FOLDERS = ("train", "valid_seen", "valid_unseen")
+_GAME_FILES = frozenset({"game.tw-pddl", "traj_data.json"})
 HOW_TO_GET = (
     "get the benchmark's games with `pip install 'jaxagent[alfworld]' && alfworld-download`, or "
     "make games of your own with `python -m envs.text.generator --out DIR --num 1000`, and point "
@@ -24,14 +25,16 @@ class SplitContent(NamedTuple):
     """What a split's folder holds.
 
     ``games`` are playable files, sorted; ``left_out`` counts folders that the benchmark itself
-    skips (movable receptacles, slicing, unsolvable); ``without_game`` are task folders whose
-    ``game.tw-pddl`` is missing.
+    skips (movable receptacles, slicing, unsolvable); ``incomplete`` are trial folders that lack
+    one of a game's files, or hold an empty one; ``broken`` are game files that cannot be read;
+    ``untyped`` are games whose task folder begins with no task type.
     """
 
     games: list[Path]
     left_out: int
-    without_game: list[Path]
+    incomplete: list[Path]
     broken: list[Path]
+    untyped: list[Path]
 
 
 def data_root(given: str | Path | None = None) -> Path:
@@ -51,7 +54,8 @@ def data_root(given: str | Path | None = None) -> Path:
         raise DataError(f"ALFWORLD_DATA is not set: {HOW_TO_GET}")
     root = Path(named).expanduser()
     if not (root / "json_2.1.1").is_dir():
-        state = "has no folder json_2.1.1" if root.is_dir() else "does not exist"
+        state = "is not a folder" if root.exists() else "does not exist"
+        state = "has no folder json_2.1.1" if root.is_dir() else state
         raise DataError(f"{root} {state}: {HOW_TO_GET}")
     return root
 
@@ -67,26 +71,29 @@ def read_split(root: Path, split: str) -> SplitContent:
         What is there. The games themselves are not read beyond their ``solvable`` field.
 
     Raises:
-        DataError: there is no such folder.
+        DataError: there is no such folder, or one in it cannot be looked into.
     """
     folder = root / "json_2.1.1" / split
     if not folder.is_dir():
         raise DataError(f"{folder} does not exist: {HOW_TO_GET}")
-    content = SplitContent([], 0, [], [])
+    content = SplitContent([], 0, [], [], [])
     left_out = 0
-    for trajectory in sorted(folder.rglob("traj_data.json")):
-        place = trajectory.parent
+    for place in _trial_folders(folder):
         game = place / "game.tw-pddl"
-        if "movable" in str(place) or "Sliced" in str(place):
+        # What the folders above are called is the user's affair.
+        below = str(place.relative_to(folder))
+        if "movable" in below or "Sliced" in below:
             left_out += 1
-        elif not game.is_file():
-            content.without_game.append(place)
+        elif _lacking(place):
+            content.incomplete.append(place)
         elif (solvable := _solvable(game)) is None:
             content.broken.append(game)
-        elif solvable:
-            content.games.append(game)
-        else:
+        elif not solvable:
             left_out += 1
+        elif not task_type_of(game):
+            content.untyped.append(game)
+        else:
+            content.games.append(game)
     return content._replace(left_out=left_out)
 
 
@@ -113,19 +120,26 @@ def list_games(root: Path, split: str, task_types: Sequence[str] = TASK_TYPES) -
 
 
 def complain(root: Path, split: str, content: SplitContent) -> None:
-    """Raises a `DataError` for a split that is empty, half downloaded or damaged."""
+    """Raises a `DataError` for a split that is empty, half downloaded, damaged or misnamed."""
     where = root / "json_2.1.1" / split
-    if content.without_game:
-        total = len(content.games) + len(content.without_game)
+    total = sum(map(len, (content.games, content.incomplete, content.broken, content.untyped)))
+    if content.incomplete:
+        first = content.incomplete[0]
         raise DataError(
-            f"{len(content.without_game)} of {total} task folders in {where} have no "
-            f"game.tw-pddl (the first: {content.without_game[0].relative_to(where)}); the "
-            f"download is incomplete: {HOW_TO_GET}"
+            f"{len(content.incomplete)} of {total} trial folders in {where} are incomplete (the "
+            f"first: in {first.relative_to(where)} {_lacking(first)}); get them again: "
+            f"{HOW_TO_GET}"
         )
     if content.broken:
         raise DataError(
             f"{len(content.broken)} game files in {where} cannot be read (the first: "
             f"{content.broken[0].relative_to(where)}); download them again: {HOW_TO_GET}"
+        )
+    if content.untyped:
+        raise DataError(
+            f"{len(content.untyped)} of {total} games in {where} lie in folders whose name begins "
+            f"with none of the task types {', '.join(TASK_TYPES)} (the first: "
+            f"{content.untyped[0].parent.relative_to(where)}); rename or remove them"
         )
     if not content.games:
         raise DataError(f"{where} holds no games: {HOW_TO_GET}")
@@ -184,9 +198,35 @@ def shuffled_forever(games: Sequence[Path], seed: int) -> Iterator[Path]:
     return draw()
 
 
+def _trial_folders(split: Path) -> list[Path]:
+    """The folders in which a game should be, sorted: those with a file of one, and empty ends."""
+    found = []
+    for here, folders, names in os.walk(split, onerror=_cannot_look):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if here != str(split) and (not folders or not _GAME_FILES.isdisjoint(names)):
+            found.append(Path(here))
+            folders.clear()
+    return sorted(found)
+
+
+def _cannot_look(error: OSError) -> None:
+    raise DataError(f"{error.filename} cannot be read: {error.strerror}")
+
+
+def _lacking(place: Path) -> str:
+    """Which files of a game are not in a trial folder, or not whole; "" if none."""
+    faults = []
+    for name in sorted(_GAME_FILES):
+        if not (place / name).is_file():
+            faults.append(f"{name} is missing")
+        elif not (place / name).stat().st_size:
+            faults.append(f"{name} is empty")
+    return " and ".join(faults)
+
+
 def _solvable(game: Path) -> bool | None:
     """The file's own claim; None if the file cannot be read."""
     try:
         return bool(json.loads(game.read_text(encoding="utf-8"))["solvable"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ _NEEDS = {
     TASK_TYPES[4]: ("coolable", "Fridge"),
 }
 _LAMP = "DeskLamp"
+_TRIAL = re.compile(rf"trial_G(?:{'|'.join(SPLITS)})_-?\d+_\d+")
 
 
 class GeneratedGame(NamedTuple):
@@ -62,12 +64,14 @@ def generate_games(
         An iterator over the games.
 
     Raises:
-        ValueError: an unknown split or task type.
+        ValueError: an unknown split or task type, or no task type at all.
     """
     if split not in SPLITS:
         raise ValueError(f"split {split!r} is none of {', '.join(SPLITS)}")
     if unknown := set(kinds) - set(TASK_TYPES):
         raise ValueError(f"task types {sorted(unknown)} are none of {', '.join(TASK_TYPES)}")
+    if not kinds:
+        raise ValueError(f"no task types given to make; they are {', '.join(TASK_TYPES)}")
     known: set[str] = set()
     for number in range(num):
         kind = kinds[number % len(kinds)]
@@ -86,6 +90,11 @@ def is_unseen(item: str, target: str) -> bool:
     """Whether an object–receptacle pair is kept for the unseen split, in every run alike."""
     digest = hashlib.sha256(f"{item}/{target}".encode()).digest()
     return int.from_bytes(digest[:4], "big") < _UNSEEN_SHARE * 2**32
+
+
+def is_generated(game: Path) -> bool:
+    """Whether a game file is one that `write_games` wrote, by the name of its folder."""
+    return _TRIAL.fullmatch(game.parent.name) is not None
 
 
 def write_games(games: Iterator[GeneratedGame], folder: Path, split: str) -> int:

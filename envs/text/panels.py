@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from envs.text.data import DataError, data_root, list_games
+from envs.text.data import HOW_TO_GET, DataError, data_root, list_games
 from envs.text.game import Game, load_game
 from envs.text.generator import generate_games
 
@@ -44,7 +46,8 @@ def load_panel(
         The panel, its games in a fixed order.
 
     Raises:
-        DataError: games are missing, or are not those that the digest stands for.
+        DataError: games are missing, are not those that the digest stands for, or are not all
+            of the published panel and nothing else though some of them are its games.
         GameFileError: a game cannot be played.
     """
     if name not in PANELS:
@@ -66,7 +69,9 @@ def _generated() -> list[PanelGame]:
 
 def _from_files(split: str, root: str | Path | None) -> list[PanelGame]:
     paths = list_games(data_root(root), split)
-    return [PanelGame(load_game(path), json.loads(path.read_text())) for path in paths]
+    return [
+        PanelGame(load_game(path), json.loads(path.read_text(encoding="utf-8"))) for path in paths
+    ]
 
 
 def _digest(games: list[PanelGame]) -> str:
@@ -77,15 +82,50 @@ def _digest(games: list[PanelGame]) -> str:
     return total.hexdigest()
 
 
+def check_names(panel: str, names: Sequence[str]) -> None:
+    """Refuses a part of a published panel, and one that other games have been added to.
+
+    Args:
+        panel: one of `PANELS`.
+        names: of the games at hand. If none is a published one these are other games (generated
+            ones, say), which are nobody's panel and pass.
+
+    Raises:
+        DataError: games are missing or there are others.
+    """
+    published = _pins().get(panel, {"names": []})["names"]
+    if set(published).isdisjoint(names):
+        return
+    missing = list((Counter(published) - Counter(names)).elements())
+    surplus = list((Counter(names) - Counter(published)).elements())
+    faults = [
+        f"{len(found)} {what} (the first: {found[0]})"
+        for what, found in (("of them are missing", missing), ("are not among them", surplus))
+        if found
+    ]
+    if faults:
+        how = "" if panel.startswith("generated") else f"; {HOW_TO_GET}"
+        raise DataError(
+            f"the published panel {panel} is {len(published)} games, here are {len(names)}: "
+            f"{' and '.join(faults)}; results would not compare{how}"
+        )
+
+
 def _check_pin(panel: Panel) -> None:
     """Games that go by the names of a known panel must be those of the known panel."""
-    text = (files("envs.text") / "rules" / "panels.json").read_text(encoding="utf-8")
-    pin = json.loads(text).get(panel.name)
-    names = "\0".join(game.name for game, _ in panel.games)
-    if pin is None or hashlib.sha256(names.encode()).hexdigest() != pin["names"]:
+    names = [game.name for game, _ in panel.games]
+    check_names(panel.name, names)
+    pin = _pins().get(panel.name)
+    if pin is None or set(pin["names"]).isdisjoint(names):
         return
     if panel.digest != pin["games"]:
         raise DataError(
             f"the games of panel {panel.name} have changed: their hash is {panel.digest[:16]}, "
             f"the published panel has {pin['games'][:16]}; results would not compare"
         )
+
+
+def _pins() -> dict[str, dict]:
+    """For each published panel the digest and the names of its games."""
+    text = (files("envs.text") / "rules" / "panels.json").read_text(encoding="utf-8")
+    return json.loads(text)

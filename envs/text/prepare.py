@@ -5,8 +5,18 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from envs.text.data import SPLIT_FOLDERS, DataError, SplitContent, complain, data_root, read_split
+from envs.text.data import (
+    HOW_TO_GET,
+    SPLIT_FOLDERS,
+    DataError,
+    SplitContent,
+    complain,
+    data_root,
+    read_split,
+)
 from envs.text.game import load_game
+from envs.text.generator import is_generated
+from envs.text.panels import check_names
 from envs.text.pddl import GameFileError
 from envs.text.task import TASK_TYPES
 
@@ -22,18 +32,28 @@ def check(root: Path) -> list[str]:
     """
     found: dict[str, SplitContent] = {}
     problems: list[str] = []
+    folder = root / "json_2.1.1"
     for split in SPLIT_FOLDERS:
-        if (root / "json_2.1.1" / split).is_dir():
-            found[split] = read_split(root, split)
+        if (folder / split).is_dir():
             try:
+                found[split] = read_split(root, split)
                 complain(root, split, found[split])
+                check_names(split, ["/".join(g.parts[-3:-1]) for g in found[split].games])
             except DataError as error:
                 problems.append(str(error))
-    if not found:
-        return [f"{root / 'json_2.1.1'} holds none of {', '.join(SPLIT_FOLDERS)}"]
+    missing = [split for split in SPLIT_FOLDERS if not (folder / split).is_dir()]
+    if len(missing) == len(SPLIT_FOLDERS):
+        return [f"{folder} holds none of {', '.join(SPLIT_FOLDERS)}: {HOW_TO_GET}"]
     print(f"{'split':<14}{'task type':<34}{'games':>6}  text")
     for split, content in found.items():
         problems += _print_split(split, content)
+    for split in missing:
+        print(f"{split:<14}no such folder")
+    # Who generates games makes the splits that are wanted; the benchmark has all of them.
+    if missing and not all(is_generated(game) for c in found.values() for game in c.games):
+        problems.append(
+            f"{', '.join(missing)} missing in {folder}; the download is incomplete: {HOW_TO_GET}"
+        )
     return problems
 
 

@@ -57,6 +57,11 @@ def test_unseen_pairs_occur_in_neither_of_the_other_splits():
     assert is_unseen("Mug", "SinkBasin") == is_unseen("Mug", "SinkBasin")
 
 
+def test_no_kinds_make_no_games():
+    with pytest.raises(ValueError, match="no task types given"):
+        list(generate_games(1, 0, kinds=()))
+
+
 def test_seeds_decide_everything():
     first = [made.game_data for made in generate_games(8, 3)]
     assert first == [made.game_data for made in generate_games(8, 3)]
