@@ -83,7 +83,9 @@ def load_game(path: str | Path) -> Game:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise GameFileError(f"{path}: larger than {_MAX_FILE_BYTES} bytes, not a game file")
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except GameFileError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise GameFileError(f"{path}: cannot be read as a game file: {error}") from None
     try:
         return build_game(data, name="/".join(path.parts[-3:-1]) or path.stem)

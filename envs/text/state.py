@@ -54,5 +54,5 @@ def parse_state(text: str) -> State:
             fields[key] = int(fields[key])
         fields["won"] = bool(fields["won"])
         return State(**fields)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise GameFileError(f"not a saved state: {error}") from None

@@ -105,7 +105,10 @@ def test_wrong_problems(pddl, message):
         build_game(document(pddl))
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[1, 2]", b"null", b"[" * 200_000])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe\x00", b"[1, 2]", b"null", b"[" * 200_000, b'{"a": ' + b"9" * 5000 + b"}"],
+)
 def test_files_that_are_no_games(tmp_path, content):
     path = tmp_path / "game.tw-pddl"
     path.write_bytes(content)
@@ -122,13 +125,22 @@ def test_a_missing_file_and_a_huge_one(tmp_path):
         load_game(tmp_path / "huge")
 
 
+def test_a_path_that_no_file_can_have():
+    with pytest.raises(GameFileError, match=r"none\.tw-pddl.*cannot be read"):
+        load_game("none.tw-pddl\0")
+
+
 def test_costs_comments_and_a_metric_are_legal():
     pddl = problem(facts=FACTS + "; a comment\n (= (total-cost) 0)")
     pddl = pddl.removesuffix(")") + " (:metric minimize (total-cost)))"
     assert build_game(document(pddl)).task is not None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"location": "x"}', "null"])
+_FOREIGN = ["", "{}", "[]", '{"location": "x"}', "null", "[" * 100_000, "9" * 5000]
+_INFINITE = '{"contents": [], "places": [], "removed": [], "location": Infinity}'
+
+
+@pytest.mark.parametrize("text", [*_FOREIGN, _INFINITE], ids=lambda text: text[:20])
 def test_foreign_saved_states(text):
     with pytest.raises(GameFileError, match="not a saved state"):
         parse_state(text)
