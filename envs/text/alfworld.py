@@ -26,6 +26,7 @@ from envs.text.protocol import (
     TextStep,
     check_batch,
     check_commands,
+    check_open,
 )
 from envs.text.subgoals import serves
 from envs.text.task import Task
@@ -93,7 +94,9 @@ class StockEnv:
         Raises:
             GameFileError: a file is no household game (found out by this project's reader).
             ValueError: games and slots do not match, or a game is not given as a path.
+            RuntimeError: after `close`.
         """
+        check_open(not self._players)
         chosen = check_batch(self.num_envs, games, slots)
         paths = [_path_of(source) for source in games]
         tasks = [load_game(path).task for path in paths]
@@ -129,7 +132,9 @@ class StockEnv:
 
         Raises:
             ValueError: not one text per environment.
+            RuntimeError: after `close`.
         """
+        check_open(not self._players)
         check_commands(self.num_envs, commands)
         self._last = [self._act(slot, command) for slot, command in enumerate(commands)]
         return stack_steps(self._last)

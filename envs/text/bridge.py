@@ -18,6 +18,7 @@ from envs.text.protocol import (
     TextStep,
     check_batch,
     check_commands,
+    check_open,
 )
 from envs.text.state import State
 from envs.text.subgoals import serves
@@ -95,6 +96,7 @@ class BatchEnv:
         self.rewards = rewards or Rewards()
         self._cache = GameCache()
         self._episodes: list[Snapshot | None] = [None] * num_envs
+        self._closed = False
 
     def reset(
         self, games: Sequence[GameSource], slots: Sequence[int] | None = None
@@ -111,6 +113,7 @@ class BatchEnv:
         Raises:
             GameFileError: a file cannot be played; no environment has then been reset.
             ValueError: games and slots do not match.
+            RuntimeError: after `close`.
         """
         standing = stack_steps(self.reset_slots(games, slots))
         return standing.observations, standing.info
@@ -126,6 +129,7 @@ class BatchEnv:
 
         Raises:
             ValueError: not one text per environment.
+            RuntimeError: after `close`.
         """
         return stack_steps(self.step_slots(commands))
 
@@ -133,6 +137,7 @@ class BatchEnv:
         self, games: Sequence[GameSource], slots: Sequence[int] | None = None
     ) -> list[SlotStep]:
         """`reset`, environment by environment instead of stacked."""
+        check_open(self._closed)
         chosen = check_batch(self.num_envs, games, slots)
         loaded = [self._cache.get(source) for source in games]
         for slot, game in zip(chosen, loaded):
@@ -143,6 +148,7 @@ class BatchEnv:
 
     def step_slots(self, commands: Sequence[str]) -> list[SlotStep]:
         """`step`, environment by environment instead of stacked."""
+        check_open(self._closed)
         check_commands(self.num_envs, commands)
         return [self._act(slot, command) for slot, command in enumerate(commands)]
 
@@ -159,6 +165,7 @@ class BatchEnv:
 
     def close(self) -> None:
         """Forgets all episodes; nothing else is held."""
+        self._closed = True
         self._episodes = [None] * self.num_envs
 
     def _standing(self, slot: int) -> SlotStep:

@@ -29,6 +29,11 @@ class TextInfo(NamedTuple):
     steps: np.ndarray
     lost: np.ndarray
 
+    @property
+    def score(self) -> np.ndarray:
+        """Points, as the stock engine counts them: 1 once the game is won, 0 until then."""
+        return self.won.astype(np.int32)
+
 
 class TextStep(NamedTuple):
     """One step of a batch; ``terminated`` means won, ``truncated`` the horizon or a lost worker."""
@@ -96,6 +101,19 @@ def check_batch(num_envs: int, games: Sequence, slots: Sequence[int] | None) -> 
     if len(set(chosen)) != len(chosen) or not all(0 <= slot < num_envs for slot in chosen):
         raise ValueError(f"slots {chosen} must be distinct and in 0..{num_envs - 1}")
     return chosen
+
+
+def check_open(closed: bool) -> None:
+    """Refuses to go on with environments that have been closed.
+
+    Args:
+        closed: whether they have.
+
+    Raises:
+        RuntimeError: they have.
+    """
+    if closed:
+        raise RuntimeError("the environments are closed and cannot be used again: make new ones")
 
 
 def check_commands(num_envs: int, commands: Sequence[str]) -> None:

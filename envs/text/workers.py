@@ -8,18 +8,16 @@ import contextlib
 import itertools
 import math
 import multiprocessing
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
 
-import numpy as np
-
-from envs.text.bridge import BatchEnv, SlotStep, stack_steps
-from envs.text.engine import Event
+from envs.text.blocks import Block, join, pack, unpack
+from envs.text.bridge import BatchEnv, stack_steps
 from envs.text.game import Game
-from envs.text.pddl import GameFileError
 from envs.text.protocol import (
     DEFAULT_HORIZON,
     GameSource,
@@ -28,12 +26,12 @@ from envs.text.protocol import (
     TextStep,
     check_batch,
     check_commands,
+    check_open,
 )
 
 _START_TIMEOUT = 60.0
 _GRACE = 0.05
 _WATCH_PERIOD = 0.1
-_LISTS_NUMBERED = 16_384
 
 
 class WorkerEnv:
@@ -80,7 +78,7 @@ class WorkerEnv:
         ]  # fmt: skip
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True, name="text-env-watch").start()
-        self._last = [_never_begun(len(worker.slots)) for worker in self._workers]
+        self._blocks = [Block(len(worker.slots)) for worker in self._workers]
 
     @property
     def worker_ids(self) -> list[int]:
@@ -102,16 +100,16 @@ class WorkerEnv:
         Raises:
             GameFileError: a file cannot be played; environments of other workers are reset.
             ValueError: games and slots do not match.
+            RuntimeError: after `close`.
         """
+        check_open(self._closed.is_set())
         wanted = dict(zip(check_batch(self.num_envs, games, slots), games))
         requests = []
-        for worker, last in zip(self._workers, self._last):
+        for worker in self._workers:
             own = [slot for slot in worker.slots if slot in wanted]
             local = [slot - worker.slots.start for slot in own]
-            last.info.lost[local] = False
             requests.append(("reset", [worker.carry(wanted[slot]) for slot in own], local))
-        self._call(requests)
-        whole = _joined(self._last)
+        whole = self._call(requests)
         return whole.observations, whole.info
 
     def step(self, commands: Sequence[str]) -> TextStep:
@@ -126,10 +124,11 @@ class WorkerEnv:
 
         Raises:
             ValueError: not one text per environment.
+            RuntimeError: after `close`.
         """
+        check_open(self._closed.is_set())
         check_commands(self.num_envs, commands)
-        self._call([("step", [commands[slot] for slot in w.slots]) for w in self._workers])
-        return _joined(self._last)
+        return self._call([("step", [commands[slot] for slot in w.slots]) for w in self._workers])
 
     def close(self) -> None:
         """Ends the workers."""
@@ -143,22 +142,27 @@ class WorkerEnv:
             for worker in self._workers:
                 worker.kill_if_overdue()
 
-    def _call(self, requests: list[tuple]) -> None:
-        """Sends all requests, then collects the answers until the deadline."""
+    def _call(self, requests: list[tuple]) -> TextStep:
+        """Sends all requests, then collects the answers until the deadline, all before it raises.
+
+        An answer left in its pipe would be taken for that to the next request.
+        """
         deadline = time.monotonic() + self.call_timeout
         sent = [worker.send(request, deadline) for worker, request in zip(self._workers, requests)]
-        failure: str | None = None
-        for index, (worker, was_sent) in enumerate(zip(self._workers, sent)):
+        failures: list[Exception] = []
+        for worker, block, request, was_sent in zip(self._workers, self._blocks, requests, sent):
+            begun = request[2] if request[0] == "reset" else ()
             answer = worker.receive(deadline) if was_sent else None
             if answer is None:
                 worker.replace()
-                self._last[index] = _cut_off(self._last[index])
-            elif isinstance(answer, str):
-                failure = failure or answer
+                block.cut_off(begun)
+            elif isinstance(answer, Exception):
+                failures.append(answer)
             else:
-                self._last[index] = _keeping_lost(answer, self._last[index])
-        if failure is not None:
-            raise GameFileError(failure)
+                block.show(answer, begun)
+        if failures:
+            raise failures[0]
+        return join([block.last for block in self._blocks])
 
 
 class _Worker:
@@ -182,8 +186,8 @@ class _Worker:
         self._lists: dict[int, list[str]] = {}
 
     def carry(self, source: GameSource) -> GameSource:
-        """A game as it goes through the pipe: without the text it has cached."""
-        return source._replace(shared_text={}) if isinstance(source, Game) else source
+        """A game as it goes through the pipe: without the text it has cached, or its path."""
+        return source._replace(shared_text={}) if isinstance(source, Game) else str(Path(source))
 
     def send(self, request: tuple, deadline: float) -> bool:
         """Whether the request could be sent; a worker that does not read it in time is killed."""
@@ -194,8 +198,8 @@ class _Worker:
             return False
         return True
 
-    def receive(self, deadline: float) -> TextStep | str | None:
-        """The step, why a game was refused, or None from a worker that is late or dead."""
+    def receive(self, deadline: float) -> TextStep | Exception | None:
+        """The step, what went wrong in it, or None from a worker that is late or dead."""
         try:
             # Data may be there in part only, and reading the rest would then wait for ever.
             if not self._pipe.poll(self._seconds_until(deadline)):
@@ -205,7 +209,7 @@ class _Worker:
         except (EOFError, OSError):
             return None
         self._ready = True
-        return answer if isinstance(answer, str) else _unpacked(answer, self._lists)
+        return answer if isinstance(answer, Exception) else unpack(answer, self._lists)
 
     def _seconds_until(self, deadline: float) -> float:
         # A fresh interpreter needs seconds to come up; that is not the call's fault.
@@ -259,13 +263,13 @@ class _Caller:
         self._request = request
         return True
 
-    def receive(self, deadline: float) -> TextStep | str:
-        """The step, or why a game was refused."""
+    def receive(self, deadline: float) -> TextStep | Exception:
+        """The step, or what went wrong in it."""
         name, *arguments = self._request
         try:
             return self._handlers[name](*arguments)
-        except GameFileError as error:
-            return str(error)
+        except Exception as error:
+            return error
 
     def kill_if_overdue(self) -> None:
         """There is nobody to kill."""
@@ -282,7 +286,7 @@ def _handlers(env: BatchEnv) -> dict[str, Callable[..., TextStep]]:
 
 
 def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> None:
-    """The worker's loop; it answers with `_packed` steps, or a text when a game is refused."""
+    """The worker's loop; it answers with packed steps, or with the error that one ended in."""
     env, numbers = BatchEnv(num_envs, horizon=horizon, rewards=rewards), {}
     handlers = _handlers(env)
     while True:
@@ -293,101 +297,15 @@ def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> N
         if name == "close":
             return
         try:
-            pipe.send(_packed(handlers[name](*arguments), numbers))
-        except GameFileError as error:
-            pipe.send(str(error))
+            answer = pack(handlers[name](*arguments), numbers)
+        except Exception as error:
+            answer = _sendable(error)
+        pipe.send(answer)
 
 
-def _packed(step: TextStep, numbers: dict[tuple[str, ...], int]) -> tuple:
-    """Whole columns of plain values, which cross a pipe several times faster than tuples do.
-
-    Lists of commands recur, and are most of the text: each crosses once, and then its number does.
-    """
-    info, chosen, new = step.info, [], {}
-    if len(numbers) > _LISTS_NUMBERED:
-        numbers.clear()  # a number given again replaces the list that the reader has under it
-    for commands in map(tuple, info.admissible):
-        number = numbers.get(commands)
-        if number is None:
-            number = numbers[commands] = len(numbers)
-            new[number] = "\n".join(commands)
-        chosen.append(number)
-    events = {slot: tuple(event) for slot, event in enumerate(info.event) if event is not None}
-    return (*step[:4], new, chosen, events, info.won, info.valid, info.steps)
-
-
-def _unpacked(packed: tuple, lists: dict[int, list[str]]) -> TextStep:
-    observations, rewards, terminated, truncated, new, chosen, events, won, valid, steps = packed
-    for number, joined in new.items():
-        lists[number] = joined.split("\n") if joined else []
-    event: list[Event | None] = [None] * len(observations)
-    for slot, values in events.items():
-        event[slot] = Event(*values)
-    info = TextInfo(
-        admissible=[lists[number].copy() for number in chosen],
-        won=won,
-        event=event,
-        valid=valid,
-        steps=steps,
-        lost=np.zeros(len(observations), bool),
-    )
-    return TextStep(observations, rewards, terminated, truncated, info)
-
-
-def _joined(blocks: list[TextStep]) -> TextStep:
-    """One step of the whole batch from those of its workers."""
-    observations, rewards, terminated, truncated, infos = zip(*blocks)
-    admissible, won, event, valid, steps, lost = zip(*infos)
-    chain = itertools.chain.from_iterable
-    info = TextInfo(
-        admissible=list(chain(admissible)),
-        won=np.concatenate(won),
-        event=list(chain(event)),
-        valid=np.concatenate(valid),
-        steps=np.concatenate(steps),
-        lost=np.concatenate(lost),
-    )
-    return TextStep(
-        observations=list(chain(observations)),
-        rewards=np.concatenate(rewards),
-        terminated=np.concatenate(terminated),
-        truncated=np.concatenate(truncated),
-        info=info,
-    )
-
-
-def _never_begun(num_envs: int) -> TextStep:
-    return stack_steps([SlotStep("", 0.0, False, False, [], False, None, False, 0)] * num_envs)
-
-
-def _cut_off(last: TextStep) -> TextStep:
-    """A block whose worker was lost: what ran is truncated, what had ended stays as it was."""
-    ended, num_envs = last.terminated | last.truncated, len(last.observations)
-    info = last.info._replace(
-        admissible=[[] for _ in range(num_envs)],
-        event=[None] * num_envs,
-        valid=np.zeros(num_envs, bool),
-        lost=np.ones(num_envs, bool),
-    )
-    return last._replace(
-        observations=[text if over else "" for text, over in zip(last.observations, ended)],
-        rewards=np.zeros(num_envs, np.float32),
-        truncated=last.truncated | ~ended,
-        info=info,
-    )
-
-
-def _keeping_lost(step: TextStep, last: TextStep) -> TextStep:
-    """Environments that were lost and not reset since stay as they were cut off."""
-    lost = last.info.lost
-    if not lost.any():
-        return step
-
-    def choose(new: Any, old: Any) -> Any:
-        if isinstance(new, np.ndarray):
-            return np.where(lost, old, new)
-        return [b if gone else a for a, b, gone in zip(new, old, lost)]
-
-    info = TextInfo(*map(choose, step.info, last.info))
-    observations, rewards, terminated, truncated = map(choose, step[:4], last[:4])
-    return TextStep(observations, rewards, terminated, truncated, info)
+def _sendable(error: Exception) -> Exception:
+    """The error itself, or its text where it cannot be put together again at the other end."""
+    try:
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")

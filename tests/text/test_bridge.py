@@ -48,6 +48,14 @@ def test_an_ended_environment_keeps_its_last_observation_and_earns_nothing():
     assert info.steps.tolist() == [0]
 
 
+def test_the_score_is_a_point_for_winning():
+    env = BatchEnv(2)
+    _, info = env.reset([small_game(), small_game()])
+    scores = [info.score, *[env.step([command, "look"]).info.score for command in WIN]]
+    assert [score.tolist() for score in scores] == [[0, 0]] * 4 + [[1, 0]]
+    assert scores[0].dtype == np.int32
+
+
 def test_subgoals_are_paid_once():
     env = BatchEnv(1, rewards=Rewards(subgoal=1.0))
     env.reset([small_game()])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import text_parity
-from envs.text.alfworld import StockEnv, stock_version, written_game
+from envs.text.alfworld import StockEnv, stock_player, stock_version, written_game
 from envs.text.bridge import BatchEnv
 from envs.text.describe import opening_text
 from envs.text.engine import admissible_commands, step
@@ -176,6 +176,23 @@ def test_the_two_engines_are_the_same_behind_the_protocol(tmp_path):
 
 @pytest.mark.alfworld
 @installed
+def test_the_score_is_the_stock_engines(monkeypatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)  # the package changes both
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    (made,) = generate_games(1, 31)
+    ours, stock = BatchEnv(1), stock_player()
+    ours.reset([made.game])
+    stock.load(made.game_data)
+    stock.reset()
+    scores = []
+    for command in ["dance", *made.plan]:
+        scores.append(stock.step(command)[1])
+        assert ours.step([command]).info.score.tolist() == scores[-1:]
+    assert scores == [0] * len(made.plan) + [1]
+
+
+@pytest.mark.alfworld
+@installed
 def test_the_stock_bridge_keeps_what_the_package_breaks(tmp_path, generated):
     write_games(iter(generated[:2]), tmp_path, "train")
     paths = sorted(tmp_path.rglob("game.tw-pddl"))
@@ -190,6 +207,9 @@ def test_the_stock_bridge_keeps_what_the_package_breaks(tmp_path, generated):
         env.reset([load_game(paths[0])] * 2)
     assert "alfworld" in stock_version()
     env.close()
+    for use in (lambda: env.reset(paths), lambda: env.step(["look"] * 2)):
+        with pytest.raises(RuntimeError, match="are closed"):
+            use()
 
 
 PACKAGE_ALONE = """

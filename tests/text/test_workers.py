@@ -1,0 +1,110 @@
+"""What a batch over processes says when something goes wrong: errors, lost episodes, closing."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from envs.text.blocks import Block
+from envs.text.bridge import BatchEnv, SlotStep, stack_steps
+from envs.text.pddl import GameFileError
+from envs.text.workers import WorkerEnv, _sendable
+from tests.text.small import small_game
+
+WIN = ["go to countertop 1", "take apple 2 from countertop 1", "go to sinkbasin 1",
+       "move apple 2 to sinkbasin 1"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two_workers():
+    env = WorkerEnv(4, 2, call_timeout=60.0)
+    yield env
+    env.close()
+
+
+def error_of(call):
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        call()
+    return type(caught.value), str(caught.value)
+
+
+def unplayable():
+    """A game that no reader makes, to be refused by an error nobody foresaw."""
+    return small_game()._replace(initial=None)
+
+
+@pytest.mark.parametrize("wrong", [lambda: None, lambda: 5, unplayable, lambda: "no/such/file"])
+@pytest.mark.parametrize("slot", [0, 3])
+def test_errors_are_those_of_the_batch_in_process(two_workers, wrong, slot):
+    games = [small_game() for _ in range(4)]
+    games[slot] = wrong()
+    before = two_workers.worker_ids
+    expected = error_of(lambda: BatchEnv(4).reset(games))
+    assert error_of(lambda: two_workers.reset(games)) == expected
+    assert two_workers.worker_ids == before
+    # No answer to the refused request is left over for the next.
+    texts, info = two_workers.reset([small_game() for _ in range(4)])
+    assert all(text.startswith("-= Welcome") for text in texts)
+    assert not info.lost.any()
+
+
+def test_an_error_that_cannot_cross_the_pipe_comes_as_its_text():
+    class Local(Exception):
+        pass
+
+    assert repr(_sendable(Local("why"))) == "RuntimeError('Local: why')"
+    assert repr(_sendable(GameFileError("why"))) == "GameFileError('why')"
+
+
+def test_only_what_was_cut_off_is_lost_and_stays_so(two_workers, tmp_path):
+    games = [small_game() for _ in range(4)]
+    two_workers.reset(games)
+    for command in WIN:
+        won = two_workers.step([command, "look", "look", "look"])
+    os.kill(two_workers.worker_ids[0], signal.SIGKILL)
+    for _ in range(2):
+        step = two_workers.step(["look"] * 4)
+        assert step.info.lost.tolist() == [False, True, False, False]
+        assert step.truncated.tolist() == [False, True, False, False]
+        assert step.terminated.tolist() == [True, False, False, False]
+        assert step.info.won.tolist() == [True, False, False, False]
+        assert step.observations[:2] == [won.observations[0], ""]
+        assert step.info.steps.tolist()[0] == 4
+    with pytest.raises(GameFileError):
+        two_workers.reset([tmp_path / "none"], slots=[1])
+    step = two_workers.step(["look"] * 4)
+    assert (step.info.lost.tolist(), step.truncated.tolist()) == ([False, True, False, False],) * 2
+    _, info = two_workers.reset(games[:1], slots=[1])
+    assert not info.lost.any()
+    assert info.won.tolist() == [True, False, False, False]
+
+
+def test_an_ended_environment_whose_reset_is_cut_off_is_lost():
+    over = SlotStep("You won.", 10.0, True, False, [], True, None, True, 4)
+    block = Block(2)
+    block.show(stack_steps([over, over]), begun=[0, 1])
+    block.cut_off(begun=[1])
+    assert block.last.observations == ["You won.", ""]
+    assert block.last.info.lost.tolist() == block.last.truncated.tolist() == [False, True]
+    assert block.last.info.won.tolist() == block.last.terminated.tolist() == [True, False]
+    assert block.last.info.steps.tolist() == [4, 0]
+    # The worker now there has no episodes; what it answers concerns those begun in it alone.
+    none = SlotStep("", 0.0, False, False, [], False, None, False, 0)
+    begun = SlotStep("Welcome", 0.0, False, False, ["look"], False, None, False, 0)
+    block.show(stack_steps([none, begun]), begun=[1])
+    assert block.last.observations == ["You won.", "Welcome"]
+    assert not block.last.info.lost.any()
+    np.testing.assert_array_equal(block.last.truncated, [False, False])
+
+
+@pytest.mark.parametrize("make", [BatchEnv, lambda num: WorkerEnv(num, 1)])
+def test_nothing_goes_on_after_closing(make):
+    env = make(1)
+    env.close()
+    for use in (lambda: env.reset([small_game()]), lambda: env.step(["look"])):
+        with pytest.raises(RuntimeError, match="are closed"):
+            use()
+    env.close()
+    if isinstance(env, WorkerEnv):
+        assert not any(worker.process.is_alive() for worker in env._workers)
