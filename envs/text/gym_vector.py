@@ -40,10 +40,12 @@ class TextVectorEnv(gymnasium.vector.VectorEnv):
     def __init__(self, env: TextEnv, games: Iterator[GameSource]) -> None:
         self.num_envs = env.num_envs
         self._env, self._games = env, games
-        text = gymnasium.spaces.Text(_LONGEST_TEXT, charset=_CHARACTERS)
-        self.single_observation_space = self.single_action_space = text
+        # A lost episode's observation is empty.
+        text = gymnasium.spaces.Text(_LONGEST_TEXT, min_length=0, charset=_CHARACTERS)
+        command = gymnasium.spaces.Text(_LONGEST_TEXT, charset=_CHARACTERS)
+        self.single_observation_space, self.single_action_space = text, command
         self.observation_space = gymnasium.spaces.Tuple([text] * env.num_envs)
-        self.action_space = gymnasium.spaces.Tuple([text] * env.num_envs)
+        self.action_space = gymnasium.spaces.Tuple([command] * env.num_envs)
         self._ended = np.zeros(env.num_envs, bool)
 
     def reset(
@@ -85,7 +87,9 @@ class TextVectorEnv(gymnasium.vector.VectorEnv):
         if ended.any():
             slots = np.flatnonzero(ended).tolist()
             texts, fresh = self._env.reset([next(self._games) for _ in slots], slots)
-            info = info._replace(admissible=fresh.admissible, won=fresh.won, steps=fresh.steps)
+            info = info._replace(
+                admissible=fresh.admissible, won=fresh.won, steps=fresh.steps, lost=fresh.lost
+            )
         self._ended = terminated | truncated
         return tuple(texts), step.rewards, terminated, truncated, _as_dict(info)
 

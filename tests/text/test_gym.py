@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from envs.text.bridge import BatchEnv
+from tests.text.small import small_game
 
 
 def test_absence_is_explained():
@@ -41,3 +42,33 @@ def test_episodes_follow_each_other(generated):
     with pytest.raises(ValueError, match="iterator of games decides"):
         env.reset(seed=1)
     env.close()
+
+
+class LosesOnce(BatchEnv):
+    """A batch whose first step loses environment 0, as a dying worker would."""
+
+    lost = False
+
+    def step(self, commands):
+        step = super().step(commands)
+        if self.lost:
+            return step
+        self.lost, gone = True, np.array([True, False])
+        info = step.info._replace(lost=gone, admissible=[[], step.info.admissible[1]])
+        return step._replace(observations=["", step.observations[1]], truncated=gone, info=info)
+
+
+def test_a_lost_episode_is_followed_by_one_that_is_not():
+    pytest.importorskip("gymnasium")
+    from envs.text.gym_vector import TextVectorEnv
+
+    env = TextVectorEnv(LosesOnce(2), itertools.repeat(small_game()))
+    env.reset()
+    observations, _, _, truncated, info = env.step(("look", "look"))
+    assert observations[0] == ""
+    assert env.observation_space.contains(observations)
+    assert env.single_observation_space.contains("")
+    assert truncated.tolist() == info["lost"].tolist() == [True, False]
+    observations, _, _, truncated, info = env.step(("look", "look"))
+    assert observations[0].startswith("-= Welcome")
+    assert truncated.tolist() == info["lost"].tolist() == [False, False]
