@@ -113,15 +113,19 @@ def write_demonstrations(
     """
     unfinished = path.with_name(path.name + ".part")
     written = left_out = 0
-    with unfinished.open("w", encoding="utf-8") as file:
-        for game in games:
-            record = demonstrate(game, expert, horizon)
-            if record is None:
-                left_out += 1
-            else:
-                file.write(json.dumps(record) + "\n")
-                written += 1
-    unfinished.replace(path)
+    file = unfinished.open("w", encoding="utf-8")
+    try:
+        with file:
+            for game in games:
+                record = demonstrate(game, expert, horizon)
+                if record is None:
+                    left_out += 1
+                else:
+                    file.write(json.dumps(record) + "\n")
+                    written += 1
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return written, left_out
 
 

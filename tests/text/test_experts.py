@@ -210,3 +210,14 @@ def test_demonstration_files(tmp_path, capsys):
     assert write_demonstrations(path, games, "omniscient", horizon=1) == (0, 6)
     assert main(["--out", str(path), "--data", str(tmp_path)]) == 2
     assert "has no folder json_2.1.1" in capsys.readouterr().err
+
+
+def test_an_error_leaves_no_file_behind(tmp_path, generated):
+    def games():
+        yield generated[0].game
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        write_demonstrations(tmp_path / "demos.jsonl", games(), "omniscient")
+    assert not list(tmp_path.iterdir())
+    assert main(["--out", str(tmp_path / "none" / "x.jsonl"), "--generated", "1"]) == 2
