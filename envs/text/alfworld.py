@@ -185,7 +185,7 @@ def stock_version() -> str:
 
 
 _MISSING = (
-    "the stock ALFWorld engine is not installed: pip install 'jaxagent[alfworld]' "
+    "the stock ALFWorld engine is not installed: pip install alfworld "
     "(it compiles for a few minutes and needs g++ and cmake)"
 )
 

@@ -11,7 +11,7 @@ from envs.text.task import TASK_TYPES
 SPLIT_FOLDERS = ("train", "valid_seen", "valid_unseen")
 _GAME_FILES = frozenset({"game.tw-pddl", "traj_data.json"})
 HOW_TO_GET = (
-    "get the benchmark's games with `pip install 'jaxagent[alfworld]' && alfworld-download`, or "
+    "get the benchmark's games with `pip install alfworld && alfworld-download`, or "
     "make games of your own with `python -m envs.text.generator --out DIR --num 1000`, and point "
     "ALFWORLD_DATA to the folder that holds json_2.1.1"
 )

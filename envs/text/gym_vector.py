@@ -14,10 +14,7 @@ try:
     import gymnasium  # pyright: ignore[reportMissingImports]
     from gymnasium.vector import AutoresetMode  # pyright: ignore[reportMissingImports]
 except ImportError as error:
-    raise ImportError(
-        "the Gymnasium interface needs gymnasium>=1.1: pip install 'jaxagent[gymnasium]' "
-        "(or pip install gymnasium)"
-    ) from error
+    raise ImportError("the Gymnasium interface needs it: pip install 'gymnasium>=1.1'") from error
 
 _LONGEST_TEXT = 8192
 _CHARACTERS = frozenset(map(chr, range(32, 127))) | {"\n"}

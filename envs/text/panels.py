@@ -104,7 +104,7 @@ def check_names(panel: str, names: Sequence[str]) -> None:
         if found
     ]
     if faults:
-        how = "" if panel.startswith("generated") else f"; {HOW_TO_GET}"
+        how = "" if panel.startswith("generated") else f" (for a part: --limit); {HOW_TO_GET}"
         raise DataError(
             f"the published panel {panel} is {len(published)} games, here are {len(names)}: "
             f"{' and '.join(faults)}; results would not compare{how}"

@@ -63,7 +63,7 @@ class OpenAIChat:
             import openai
         except ImportError:
             raise ValueError(
-                "planner openai needs the extra openai: pip install 'jaxagent[openai]'"
+                "planner openai needs the extra openai: pip install openai"
             ) from None
         self._openai = openai
         # Endpoints on one's own machine often want no key, but the client wants one.

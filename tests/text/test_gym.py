@@ -16,7 +16,7 @@ def test_absence_is_explained():
     code = "import sys; sys.modules['gymnasium'] = None; import envs.text.gym_vector"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
-    assert "pip install 'jaxagent[gymnasium]'" in done.stderr
+    assert "pip install 'gymnasium>=1.1'" in done.stderr
 
 
 def test_episodes_follow_each_other(generated):
