@@ -18,12 +18,15 @@ from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.llama import Llama
 from jaxagent.models.llm.words import Tokenizer
 from jaxagent.planning.household_format import HouseholdFormat, Reply
+from jaxagent.planning.household_history import History
 from jaxagent.planning.reply_grammar import reply_grammar
 
 _WIDTHS = (40, 96)
 _ROW_FACTOR, _FEWEST_ROWS = 4, 8
 _FEW_SLOTS = 256  # an episode that goes well needs no more, and a turn costs as much as it has
 _CHOICES = 64
+_LONGER = 16  # commands that are longer than a format's usual ones get room in such steps
+_KEPT = 50_000
 
 
 class PlannerModel(NamedTuple):
@@ -64,25 +67,40 @@ class HouseholdPlayer:
         slots: tokens of an episode that are remembered; by default the model's `max_positions`.
 
     Attributes:
-        overflows: how often the oldest turns of an episode were dropped for want of room.
+        overflows: how often the oldest turns of an episode were dropped for want of room, or its
+            opening cut short.
+        cut: in how many episodes not even the opening had room, so that less of what it says of
+            the place was read.
+
+    Raises (the constructor):
+        ValueError: not even a reply has room in so many slots.
     """
 
     def __init__(
         self, model: PlannerModel, *, is_constrained: bool = False, slots: int | None = None
     ) -> None:
         self.model, self.is_constrained = model, is_constrained
-        self.slots = slots or model.config.max_positions
+        self.slots = model.config.max_positions if slots is None else slots
         self.grammar = reply_grammar(model.style, model.tokenizer)
+        self._command_tokens = self.grammar.command_tokens
+        self._command_ids: dict[str, list[int]] = {}
+        if self.slots <= self.grammar.max_tokens:
+            raise ValueError(
+                f"a context of {self.slots} tokens has no room for a reply, which has up to "
+                f"{self.grammar.max_tokens}"
+            )
         self._tables = Tables(
             jnp.asarray(self.grammar.following),
             jnp.asarray(self.grammar.permitted),
             jnp.asarray(self.grammar.is_command),
         )
-        self.overflows = 0
+        self.overflows = self.cut = 0
 
     def begin(self, openings: Sequence[str]) -> None:
         """Start new episodes, one for each opening; the first `act` reads them."""
-        self._games: list[_Game] = [_Game(text, self.model) for text in openings]
+        self._games: list[History] = [
+            History(text, self.model.tokenizer, self.model.style) for text in openings
+        ]
         self._rows = np.arange(len(openings))  # game of each row; -1 for none
         slots = min(_FEW_SLOTS, self.slots)
         self._cache = KVCache.create(self.model.config, len(openings), slots)
@@ -98,15 +116,19 @@ class HouseholdPlayer:
         Returns:
             One reply an episode, empty where it is over. A reply's sub-goal is empty where the
             one before is kept.
+
+        Raises:
+            ValueError: a task alone has more tokens than there is room for.
         """
         running = [number for number, commands in enumerate(admissible) if commands]
+        self._grow_replies(admissible)
         for number in running:
             self._games[number].read(observations[number])
         self._fit_rows(running)
         tokens, count, lengths = self._pending()
         choices = self._choices(admissible) if self.is_constrained else None
         self._cache, said, said_count, chosen = _play_turn(
-            self.model.config, self.grammar.start, self.grammar.end, self.grammar.max_tokens,
+            self.model.config, self.grammar.start, self.grammar.end, self._reply_tokens,
             self.model.params, self._tables, self._cache.rewind(jnp.asarray(lengths)),
             tokens, count, choices,
         )  # fmt: skip
@@ -127,11 +149,35 @@ class HouseholdPlayer:
         """A line for each thing that a reader of the results should know."""
         told = [getattr(self.model.tokenizer, "describe_missing", str)()]
         if self.overflows:
+            openings = f"; of openings {self.cut} were cut short" if self.cut else ""
             told.append(
                 f"the context of {self.slots} tokens overflowed {self.overflows} times; the oldest "
-                "turns were dropped, never the task"
+                f"turns were dropped, never the task{openings}"
             )
         return [line for line in told if line]
+
+    @property
+    def _reply_tokens(self) -> int:
+        return self.grammar.subgoal_tokens + self._command_tokens
+
+    def _grow_replies(self, admissible: Sequence[Sequence[str]]) -> None:
+        """Room in a reply for the longest command, in steps: each compiles another program."""
+        longest = max(
+            (len(self._encoded(command)) for commands in admissible for command in commands),
+            default=0,
+        )
+        if longest > self._command_tokens:
+            self._command_tokens = -(-longest // _LONGER) * _LONGER
+
+    def _encoded(self, command: str) -> list[int]:
+        """A command's tokens; the same ones are asked for turn after turn."""
+        ids = self._command_ids.get(command)
+        if ids is None:
+            if len(self._command_ids) >= _KEPT:
+                self._command_ids.clear()
+            ids = self.model.tokenizer.encode(self.model.style.command(command))
+            self._command_ids[command] = ids
+        return ids
 
     def _fit_rows(self, running: Sequence[int]) -> None:
         """Fewer rows once few episodes are left; rows of ended ones stand idle until then."""
@@ -154,11 +200,13 @@ class HouseholdPlayer:
         for row, number in enumerate(self._rows):
             if number >= 0:
                 game = self._games[number]
-                self.overflows += game.fit(self.slots - self.grammar.max_tokens)
+                was_cut = game.is_cut
+                self.overflows += game.fit(self.slots, self._reply_tokens)
+                self.cut += game.is_cut and not was_cut
                 pending[row], lengths[row] = game.take_pending()
         longest = max(map(len, pending))
-        width = next((w for w in _WIDTHS if w >= longest), self.slots)
-        ends = max(at + len(ids) for at, ids in zip(lengths, pending)) + self.grammar.max_tokens
+        width = next((w for w in _WIDTHS if longest <= w <= self.slots), self.slots)
+        ends = max(at + len(ids) for at, ids in zip(lengths, pending)) + self._reply_tokens
         if max(ends, width) > self._cache.slots:
             self._cache = self._cache.resize(self.slots)
         tokens = np.zeros((len(pending), width), np.int32)
@@ -167,62 +215,18 @@ class HouseholdPlayer:
         return tokens, np.array([len(ids) for ids in pending], np.int32), lengths
 
     def _choices(self, admissible: Sequence[Sequence[str]]) -> np.ndarray:
-        """[B, C, T] the commands of each row as ids, -1 behind their ends and for none."""
-        encode, style = self.model.tokenizer.encode, self.model.style
+        """[B, C, T] the commands of each row as ids, at least one -1 behind each; -1 for none."""
         lists = [
-            [encode(style.command(command)) for command in admissible[number]]
-            if number >= 0
-            else []
+            [self._encoded(command) for command in admissible[number]] if number >= 0 else []
             for number in self._rows.tolist()
         ]
         most = max(map(len, lists))
         size = -(-most // _CHOICES) * _CHOICES
-        choices = np.full((len(lists), size, self.grammar.max_tokens), -1, np.int32)
+        choices = np.full((len(lists), size, self._command_tokens + 1), -1, np.int32)
         for row, commands in enumerate(lists):
             for place, ids in enumerate(commands):
                 choices[row, place, : len(ids)] = ids
         return choices
-
-
-class _Game:
-    """The tokens of one episode: opening, then turns of (reply, observation and marker)."""
-
-    def __init__(self, opening: str, model: PlannerModel) -> None:
-        self._encode, self._style = model.tokenizer.encode, model.style
-        self._notes = self._style.notes(opening)
-        self.opening = list(self._encode(self._style.opening(opening)))
-        self.turns: list[list[int]] = []
-        self._has_replied = False
-        self._read = 0  # tokens of the history that are in the cache
-
-    def read(self, observation: str) -> None:
-        if not self._has_replied:
-            self.opening = self.opening + list(self._encode(self._notes.marker()))
-            return
-        self._notes.read(observation)
-        self.turns[-1] += list(self._encode(self._style.observation(observation)))
-        self.turns[-1] += list(self._encode(self._notes.marker()))
-
-    def say(self, ids: list[int]) -> None:
-        self._has_replied = True
-        self.turns.append(list(ids))
-        # The last token of a reply is said but not read: nothing depends on it until the next.
-        self._read += max(len(ids) - 1, 0)
-
-    def fit(self, room: int) -> bool:
-        """Drop the oldest turns if the history has outgrown the room; says whether it had."""
-        if len(self.opening) + sum(map(len, self.turns)) <= room:
-            return False
-        while self.turns and len(self.opening) + sum(map(len, self.turns)) > room * 3 // 4:
-            self.turns.pop(0)
-        self._read = 0
-        return True
-
-    def take_pending(self) -> tuple[list[int], int]:
-        history = self.opening + [token for turn in self.turns for token in turn]
-        pending, start = history[self._read :], self._read
-        self._read = len(history)
-        return pending, start
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=6)
@@ -270,7 +274,11 @@ def _play_turn(
     decoding = jax.lax.while_loop(
         lambda d: jnp.any(d.state != end) & (jnp.max(d.count) < max_tokens), go_on, decoding
     )
-    return decoding.cache, decoding.said, decoding.count, jnp.argmax(decoding.alive, axis=1)
+    chosen = decoding.alive.astype(jnp.int32)
+    if choices is not None:
+        # Of commands that begin alike, the one that was said to its end.
+        chosen += decoding.alive & (_following_of(choices, decoding.command_count) < 0)
+    return decoding.cache, decoding.said, decoding.count, jnp.argmax(chosen, axis=1)
 
 
 def _allowed(
@@ -305,15 +313,20 @@ def _say(
     """Write a token behind every reply that is not over."""
     is_open = decoding.state != end
     in_command = is_open & tables.is_command[decoding.state]
-    alive = decoding.alive
+    alive, state = decoding.alive, tables.following[decoding.state, token]
     if choices is not None:
         same = _following_of(choices, decoding.command_count) == token[:, None]
         alive = jnp.where(in_command[:, None], alive & same, alive)
+        # The grammar knows the usual commands; where one is over, of any wording, the list says.
+        is_said = _following_of(choices, decoding.command_count + 1) < 0
+        some, every = jnp.any(alive & is_said, axis=1), ~jnp.any(alive & ~is_said, axis=1)
+        state = jnp.where(in_command & (state == end) & ~some, decoding.state, state)
+        state = jnp.where(in_command & every, end, state)
     rows = jnp.arange(token.shape[0])
     place = jnp.minimum(decoding.count, decoding.said.shape[1] - 1)
     written = jnp.where(is_open, token, decoding.said[rows, place])
     return decoding._replace(
-        state=jnp.where(is_open, tables.following[decoding.state, token], end),
+        state=jnp.where(is_open, state, end),
         said=decoding.said.at[rows, place].set(written),
         count=decoding.count + is_open,
         command_count=decoding.command_count + in_command,

@@ -23,7 +23,8 @@ class ReplyGrammar(NamedTuple):
         is_command: [S] whether the next token belongs to the command.
         start: where a reply begins.
         end: where it is over.
-        max_tokens: a reply is cut off after so many.
+        subgoal_tokens: a reply has so many before its command, at most.
+        command_tokens: so many tokens are enough for every command of the benchmark's games.
     """
 
     following: np.ndarray
@@ -31,7 +32,13 @@ class ReplyGrammar(NamedTuple):
     is_command: np.ndarray
     start: int
     end: int
-    max_tokens: int
+    subgoal_tokens: int
+    command_tokens: int
+
+    @property
+    def max_tokens(self) -> int:
+        """A reply is cut off after so many."""
+        return self.subgoal_tokens + self.command_tokens
 
 
 def reply_grammar(style: HouseholdFormat, tokenizer: Tokenizer) -> ReplyGrammar:
@@ -75,7 +82,7 @@ def _compact_grammar(hierarchical: bool, tokenizer: WordTokenizer) -> ReplyGramm
         permitted[state, tokenizer.things()] = True
     is_command = np.isin(np.arange(8), (_VERB, _ONE, _TWO))
     start = _ASK if hierarchical else _VERB
-    return ReplyGrammar(following, permitted, is_command, start, _END, 7 if hierarchical else 3)
+    return ReplyGrammar(following, permitted, is_command, start, _END, 4 if hierarchical else 0, 3)
 
 
 def _line_grammar(hierarchical: bool, tokenizer: Tokenizer) -> ReplyGrammar:
@@ -87,6 +94,5 @@ def _line_grammar(hierarchical: bool, tokenizer: Tokenizer) -> ReplyGrammar:
     following[:2, breaks] += 1
     permitted = np.ones((3, size), bool)
     is_command = np.array([False, True, False])
-    return ReplyGrammar(
-        following, permitted, is_command, 0 if hierarchical else 1, 2, 48 if hierarchical else 24
-    )
+    start, subgoal_tokens = (0, 24) if hierarchical else (1, 0)
+    return ReplyGrammar(following, permitted, is_command, start, 2, subgoal_tokens, 24)

@@ -132,3 +132,83 @@ def test_the_number_of_programs_is_fixed(games):
             observations, info = step.observations, step.info
         counts.append(household_player._play_turn._cache_size())
     assert counts[0] == counts[1] <= 4  # few or many new tokens, a small or the full cache
+
+
+def opening_of(places: int, task: str = "put a pen in desk") -> str:
+    room = ", ".join(f"a cabinet {number}" for number in range(places, 0, -1))
+    return f"Looking quickly around you, you see {room}.\n\nYour task is to: {task}."
+
+
+@pytest.mark.parametrize("name", ["compact", "plain"])
+def test_an_opening_that_does_not_fit_loses_its_room_and_not_its_task(name, games):
+    model = small_planner(name, games, max_positions=120)
+    player = HouseholdPlayer(model, is_constrained=True)
+    player.begin([opening_of(1199), opening_of(3)])
+    for _ in range(12):
+        replies = player.act(["Nothing happens."] * 2, [["look"], ["look"]])
+        assert replies[0].command == "look"
+    assert player.cut == 1
+    assert player.overflows >= 1
+    assert "of openings 1 were cut short" in player.notes()[-1]
+    said = model.tokenizer.decode(player._games[0].opening)
+    assert (
+        "task put pen desk sees cabinet 31" if name == "compact" else ". \n \n Your task is to"
+    ) in said
+
+
+def test_a_task_that_does_not_fit_is_one_clear_line(games):
+    player = HouseholdPlayer(small_planner("compact", max_positions=96))
+    player.begin([opening_of(3, "please " * 200)])
+    with pytest.raises(ValueError, match=r"task has 20\d tokens .* reply up to 3: .* of 96"):
+        player.act([""], [["look"]])
+    with pytest.raises(ValueError, match="a context of 20 tokens has no room for a reply"):
+        HouseholdPlayer(small_planner("plain", games), slots=20)
+
+
+@pytest.mark.parametrize("slots", [30, 80])
+def test_no_bucket_is_larger_than_the_context(slots):
+    player = HouseholdPlayer(small_planner("compact", max_positions=512), slots=slots)
+    player.begin([opening_of(min(slots // 2, 60))])
+    for _ in range(slots // 4):
+        player.act(["On the desk 1, you see a pen 1, and a mug 1."], [["look"]])
+    assert player.overflows
+    assert not player.cut
+
+
+LONG = "take the red mug 1 and the blue mug 2 and the green mug 3 from the old desk 1 by the door"
+
+
+@pytest.mark.parametrize("name", ["compact", "compact-hierarchical", "plain"])
+def test_admissible_commands_of_any_length_can_be_chosen(name, games):
+    for seed in range(3):
+        model = small_planner(name, games, seed=seed)
+        player = HouseholdPlayer(model, is_constrained=True)
+        player.begin([opening_of(3)])
+        for _ in range(2):
+            assert player.act([""], [[f"{LONG} {LONG}"]])[0].command == f"{LONG} {LONG}"
+        # Only what is said in full counts, not what begins like it.
+        assert player.act([""], [[f"{LONG} 1", f"{LONG} 2"]])[0].command[:-2] == LONG
+
+
+def test_of_long_commands_the_one_that_was_said_is_chosen(games):
+    """With a free choice between two that differ in their last word, the likelier one wins."""
+    for seed in range(4):
+        model = small_planner("compact", games, seed=seed)
+        commands = ["go to the desk 1 mug 1", "go to the desk 1 mug 2"]
+        ids = [model.tokenizer.encode(command) for command in commands]
+        player = HouseholdPlayer(model, is_constrained=True)
+        player.begin([opening_of(3)])
+        history = player._games[0].opening + ids[0][:-1]
+        logits = np.array(logits_after(model, history))
+        likelier = commands[int(logits[ids[1][-1]] > logits[ids[0][-1]])]
+        assert player.act([""], [commands])[0].command == likelier
+
+
+def test_free_replies_are_as_long_as_the_longest_command_may_be(games):
+    player = HouseholdPlayer(small_planner("plain", games))
+    player.begin([opening_of(3)])
+    player.act([""], [[LONG]])
+    usual = player._reply_tokens
+    player.act([""], [[f"{LONG} {LONG}"]])
+    assert usual == player.grammar.max_tokens < len(player._encoded(f"{LONG} {LONG}"))
+    assert player._reply_tokens >= len(player._encoded(f"{LONG} {LONG}"))
