@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
+import difflib
 import io
 import pathlib
 import re
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tyro
@@ -100,25 +101,69 @@ def parse_command_line(
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
+            config, unknown = tyro.cli(
                 tyro.conf.OmitArgPrefixes[kind],  # type: ignore[valid-type]
                 args=list(arguments),
                 default=default,
                 prog=program,
                 description=description,
+                return_unknown_args=True,
             )
     except SystemExit as left:
         if left.code:
-            refuse(_first_sentence(complaint.getvalue()))
+            refuse(_reason(complaint.getvalue(), left.__context__))
         raise
     except ValueError as error:
         refuse(str(error))
+    if unknown:
+        refuse(_unknown(unknown, sorted(_option_names(default))))
+    return config
 
 
 def refuse(reason: str) -> typing.NoReturn:
     """Say in one line on stderr what is wrong, and leave with status 2."""
     print(f"error: {reason}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def _option_names(config: Any) -> Iterator[str]:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _option_names(value)
+            continue
+        name = field.name.replace("_", "-")
+        yield f"--{name}"
+        if isinstance(value, bool):
+            yield f"--no-{name}"
+
+
+def _unknown(words: Sequence[str], known: Sequence[str]) -> str:
+    """What to say of words that no option takes: those after an unknown option are its values."""
+    options = [word.split("=")[0] for word in words if re.match("--?[a-zA-Z]", word)]
+    if not options:
+        return f"unexpected {words[0]}: --help shows what each option takes"
+    told = []
+    for option in options:
+        near = difflib.get_close_matches(option.replace("_", "-"), known, n=2, cutoff=0.75)
+        told.append(option + (f" (did you mean {' or '.join(near)}?)" if near else ""))
+    return f"unknown option {', '.join(told)}; --help lists all"
+
+
+def _reason(box: str, error: BaseException | None) -> str:
+    """Why tyro left: the error itself where there is one, for its box breaks long words."""
+    if error is None:
+        return _first_sentence(box)
+    reason = str(getattr(error, "message", error))
+    number = re.search(r"(?:for int\(\) with base 10|string to float): '(.*)'$", reason)
+    if number:
+        whole = "whole " if "int()" in reason else ""
+        reason = f"invalid value {number[1]}: it must be a {whole}number"
+        with contextlib.suppress(ValueError, OverflowError):
+            if float(number[1]).is_integer():  # 1e6
+                reason += f"; write {int(float(number[1]))}"
+    option = re.match(r"Error parsing (--\S+): ", _first_sentence(box))
+    return f"{option[1]}: {reason}" if option else reason
 
 
 def _first_sentence(box: str) -> str:
@@ -132,22 +177,48 @@ def _first_sentence(box: str) -> str:
 
 
 def read_yaml(path: str | pathlib.Path) -> dict[str, Any]:
-    """A mapping from a YAML file.
+    """A mapping from a YAML file; one without content has no options.
 
     Raises:
-        ValueError: the file is missing, not YAML, or no mapping.
+        ValueError: the file is missing, not YAML, no mapping, or has an option twice.
     """
     try:
-        content = yaml.safe_load(pathlib.Path(path).read_text(encoding="utf-8"))
+        content = yaml.load(pathlib.Path(path).read_text(encoding="utf-8"), _OnceLoader)
     except OSError as error:
         raise ValueError(f"config ({path}) cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         line = f":{where.line + 1}" if where else ""
-        raise ValueError(f"config ({path}{line}) is not YAML") from None
+        if isinstance(error, _GivenTwice):
+            raise ValueError(f"config ({path}{line}): {error.problem}") from None
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None)
+        told = f": {reason}" if reason else ""
+        raise ValueError(f"config ({path}{line}) is not YAML{told}") from None
+    if content is None:
+        return {}
     if not isinstance(content, dict):
         raise ValueError(f"config ({path}) must be a mapping of options")
     return content
+
+
+class _GivenTwice(yaml.constructor.ConstructorError):
+    """Of two values for one key YAML's loader would silently take the last."""
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """Looks when a mapping is read: later `<<` puts in keys that may well be given again."""
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                problem = f"{key.value} is given twice"
+                raise _GivenTwice(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        return node
 
 
 def overlay(default: Config, values: Mapping[str, Any], where: str) -> Config:
@@ -182,18 +253,25 @@ def overlay(default: Config, values: Mapping[str, Any], where: str) -> Config:
     return dataclasses.replace(default, **flat, **changed)  # type: ignore[type-var]
 
 
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+
+
 def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
+    written = value
     if isinstance(value, list):
         value = tuple(value)
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
+    kinds = (hint, *typing.get_args(hint))
+    wants_float, wants_int = float in kinds, int in kinds
+    if (wants_float or wants_int) and isinstance(value, str) and _EXPONENT.fullmatch(value):
         value = float(value)  # YAML 1.1 takes 1e-3 for a string
-    wants_float = hint is float or float in typing.get_args(hint)
+    if wants_int and isinstance(value, float) and value.is_integer():
+        value = int(value)
     if wants_float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not is_bearable(value, hint) or (isinstance(value, bool) and hint is int):
         shown = getattr(hint, "__name__", str(hint))
         shown = str(hint) if typing.get_args(hint) else shown
-        raise ValueError(f"{where}: {name} ({value!r}) must be of type {shown}")
+        raise ValueError(f"{where}: {name} ({written!r}) must be of type {shown}")
     return value
 
 

@@ -59,9 +59,14 @@ def test_what_is_saved_is_read_back(tmp_path):
     ("arguments", "message"),
     [
         (("--num-envs", "many"), "--num-envs: invalid"),
-        (("--speed", "3"), "--speed"),
-        (("--num-envs", "0"), "num_envs (0) must be at least 1"),
-        (("--num-envs", "20"), "num_envs (20) must be divisible by shuffle_groups (8)"),
+        (("--total-steps", "1e6"), "invalid value 1e6: it must be a whole number; write 1000000"),
+        (("--gae-lambda", "x"), "--gae-lambda: invalid value x: it must be a number\n"),
+        (("--flight", "3"), "error: unknown option --flight; --help lists all"),
+        (("--num-env", "64"), "error: unknown option --num-env (did you mean --num-envs?)"),
+        (("--no_compar", "--seed=1"), "option --no_compar (did you mean --no-compare"),
+        (("--compare", "3"), "error: unexpected 3: --help shows"),
+        (("--num-envs", "0"), "error: num_envs (0) must be at least 1"),
+        (("--num-envs", "20"), "error: num_envs (20) must be divisible by shuffle_groups (8)"),
         (
             ("--num-envs", "2048", "--unroll-length", "10", "--num-minibatches", "3"),
             "num_envs * unroll_length (2048 * 10) must be divisible by shuffle_groups * "
@@ -71,7 +76,8 @@ def test_what_is_saved_is_read_back(tmp_path):
         (("--task", "swim"), "task (swim) must be one of run, corner"),
         (("--preset", "tpu"), "preset (tpu) must be one of auto, cpu, gpu"),
         (("--backend", "havok"), "backend (havok) must be one of spring"),
-        (("--planner", "nowhere.yaml"), "planner (nowhere.yaml) must be rule, a plan file"),
+        (("--planner", "nowhere"), "error: planner (nowhere) must be rule, a plan file"),
+        (("--planner", f"{'far/' * 40}x.yaml"), f"({'far/' * 40}x.yaml): there is no such file"),
         (("--total-steps", "100"), "total_steps (100) must be at least num_envs * unroll_length"),
         (("--seed", "-1"), "seed (-1) must lie in"),
         (("--name", "../up"), "name ('../up') may hold"),
@@ -93,7 +99,11 @@ def test_a_mistake_is_one_line_and_status_two(capsys, arguments, message):
         ("ppo: 3\n", "ppo must be a mapping"),
         ("ppo: {clip: 1}\n", "unknown option 'clip'"),
         ("- 3\n", "must be a mapping of options"),
-        ("a: [\n", "is not YAML"),
+        ("a: [\n", "options.yaml:2) is not YAML: expected the node content, but found"),
+        ("a: \t1\nb: '\x07'\n", "is not YAML: special characters are not allowed"),
+        ("seed: 1\nppo: {}\nseed: 2\n", "options.yaml:3): seed is given twice"),
+        ("ppo: {clip_epsilon: 1,\n  clip_epsilon: 2}\n", "yaml:2): clip_epsilon is given twice"),
+        ("total_steps: 1.5e0\n", "total_steps ('1.5e0') must be of type int"),
         ("clip_epsilon: 0\n", "clip_epsilon (0.0) must be a positive"),
     ],
 )
@@ -103,6 +113,18 @@ def test_a_mistake_in_a_file_is_one_line(capsys, tmp_path, text, message):
     said = complaint(capsys, "--config", str(file))
     assert message in said
     assert str(file) in said or "must be a positive" in said
+
+
+def test_a_file_may_be_empty_and_say_things_in_other_ways(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("# nothing yet\n")
+    assert dataclasses.replace(read("--config", str(file)), config=None) == read()
+    file.write_text("total_steps: 1e6\nnum_envs: 64.0\nname: 1e3\n")
+    run = read("--config", str(file)).run
+    assert (run.total_steps, run.num_envs, run.name) == (1_000_000, 64, "1e3")
+    assert type(run.total_steps) is type(run.num_envs) is int
+    file.write_text("one: &one {a: 1, b: 2}\ntwo: {<<: *one, a: 3}\n")
+    assert read_yaml(file)["two"] == {"a": 3, "b": 2}
 
 
 def test_every_option_has_help():
