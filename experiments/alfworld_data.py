@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from envs.text.bridge import GameCache
-from envs.text.data import DataError
-from envs.text.game import Game
+from envs.text.data import DataError, data_root, list_games
+from envs.text.game import Game, load_game
+from envs.text.generator import generate_games
 from envs.text.household import household
 from envs.text.noisy import Noise, demonstrate_noisily
+from experiments.planner_config import PlannerConfig
 from jaxagent.models.llm.words import WordTokenizer, words_of
 from jaxagent.planning.household_format import compact_words, plain_words
 from jaxagent.training.packing import Shape, TokenBatch, TokenEpisode, pack
@@ -25,6 +27,8 @@ VALIDATION_SHARE = 0.034
 FLOOR_PLAN_SHARE = 0.15
 CHUNK = 256
 _SPARE_NUMBERS = 4
+_GENERATED_SEED = 1
+_VALIDATION_SEED = 2
 
 
 def share_below(name: str, share: float) -> bool:
@@ -127,6 +131,40 @@ def human_goals(path: Path) -> list[str]:
 
 def _sentence(text: str) -> str:
     return " ".join(text.lower().strip().rstrip(".").split())
+
+
+class Games(NamedTuple):
+    """What is played: `split` of the benchmark's train games and generated ones."""
+
+    split: Split
+    generated: list[Game]
+    validation: list[Game]
+    validation_goals: list[str]
+    """Another wording of each validation game's task; "" keeps it."""
+
+
+def find_games(config: PlannerConfig) -> Games:
+    """The games that the configuration names.
+
+    Raises:
+        DataError: they are not where they should be.
+    """
+    split = Split([], [], [])
+    if config.source != "generated":
+        try:
+            paths = list_games(data_root(config.data), "train")
+            split = split_games(paths, hold_out_floor_plans=config.hold_out_floor_plans)
+        except DataError:
+            if config.source == "alfworld" or config.data or config.goals == "human":
+                raise
+    made = generate_games(config.generated_games, _GENERATED_SEED)
+    generated = [each.game for each in made] if config.generated_share or not split.train else []
+    if split.validation:
+        chosen = split.validation[: config.validation_games]
+        goals = [human_goals(p)[0] if config.goals == "human" else "" for p in chosen]
+        return Games(split, generated, [load_game(path) for path in chosen], goals)
+    validation = [g.game for g in generate_games(config.validation_games, _VALIDATION_SEED, "seen")]
+    return Games(split, generated, validation, [""] * len(validation))
 
 
 def with_goal(opening: str, sentence: str) -> str:

@@ -17,25 +17,25 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from envs.text.data import DataError, data_root, list_games
-from envs.text.game import Game, load_game
-from envs.text.generator import generate_games
+from envs.text.game import load_game
 from envs.text.panels import load_panel
 from envs.text.pddl import GameFileError
 from envs.text.scores import score_by_type
 from envs.text.transcripts import write_transcripts
 from experiments.alfworld_data import (
     Demonstrator,
+    Games,
     LabelledEpisode,
-    Split,
     VisitedStates,
     entity_tokenizer,
+    find_games,
     human_goals,
     human_words,
     plain_tokenizer,
     share_below,
-    split_games,
 )
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import PlannerConfig, continued, read_command_line
@@ -51,6 +51,7 @@ from jaxagent.training.chunks import Position
 from jaxagent.training.config import refuse, to_plain
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
 from jaxagent.training.ending import exit_status
+from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.packing import Shape
 from jaxagent.training.progress import Reporter
@@ -59,8 +60,6 @@ from jaxagent.training.sft import Teaching, Validation, data_mesh
 from jaxagent.training.sft_curves import plot_teaching
 from jaxagent.training.written import EpisodeWriter
 
-_GENERATED_SEED = 1
-_VALIDATION_SEED = 2
 # Tokens an episode may have at the most; longer ones lose their oldest turns while playing.
 _CONTEXT = {"compact": 1024, "plain": 2048}
 
@@ -74,40 +73,6 @@ class Learner(NamedTuple):
     frozen: Any
     base: LanguageModel | None
     """The model that training began with; None from scratch."""
-
-
-class Games(NamedTuple):
-    """What is played: `split` of the benchmark's train games and generated ones."""
-
-    split: Split
-    generated: list[Game]
-    validation: list[Game]
-    validation_goals: list[str]
-    """Another wording of each validation game's task; "" keeps it."""
-
-
-def find_games(config: PlannerConfig) -> Games:
-    """The games that the configuration names.
-
-    Raises:
-        DataError: they are not where they should be.
-    """
-    split = Split([], [], [])
-    if config.source != "generated":
-        try:
-            paths = list_games(data_root(config.data), "train")
-            split = split_games(paths, hold_out_floor_plans=config.hold_out_floor_plans)
-        except DataError:
-            if config.source == "alfworld" or config.data or config.goals == "human":
-                raise
-    made = generate_games(config.generated_games, _GENERATED_SEED)
-    generated = [each.game for each in made] if config.generated_share or not split.train else []
-    if split.validation:
-        chosen = split.validation[: config.validation_games]
-        goals = [human_goals(p)[0] if config.goals == "human" else "" for p in chosen]
-        return Games(split, generated, [load_game(path) for path in chosen], goals)
-    validation = [g.game for g in generate_games(config.validation_games, _VALIDATION_SEED, "seen")]
-    return Games(split, generated, validation, [""] * len(validation))
 
 
 def make_learner(config: PlannerConfig, games: Games) -> Learner:
@@ -193,6 +158,7 @@ class Run:
         self.style = FORMATS[config.style]
         self.games = find_games(config)
         self.learner = make_learner(config, self.games)
+        self.mesh = data_mesh([s.rows for s in batch_shapes(config)], config.run.num_devices)
         self.visited = VisitedStates(folder / "visited")
         self.demonstrator = Demonstrator(
             paths=self.games.split.train,
@@ -208,6 +174,31 @@ class Run:
             renumbered_share=config.renumbered_share,
         )
 
+    def describe(self) -> str:
+        """What the configuration amounts to."""
+        config, games, learner = self.config, self.games, self.learner
+        made = len(games.generated)
+        source, played = "generated", f"{made:,} generated ones"
+        if games.split.train:
+            source, share = "alfworld", f" ({config.generated_share:.0%} of the demonstrations)"
+            beside = f" and {played}{share}" if made else ""
+            played = f"{len(games.split.train):,} of the benchmark{beside}"
+        state = jax.eval_shape(learner.imitation.init, jax.random.key(0), learner.initial)
+        count, frozen = (
+            sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+            for tree in (state.params, learner.frozen)
+        )
+        beside = f" beside {frozen:,} frozen ones" if frozen else ""
+        tokens, groups = config.rows * config.row_tokens, config.imitation.accumulation
+        batch = f"{config.rows} rows x {config.row_tokens} tokens = {tokens:,} a batch"
+        return (
+            f"source {source}: trains on {played}; plays "
+            f"{len(games.validation)} to choose the planner\n"
+            f"devices: {self.mesh.devices.size} x {jax.default_backend()}\n"
+            f"{batch}, {groups} to an update; {config.run.num_updates:,} updates; "
+            f"{count:,} parameters{beside}"
+        )
+
     def train(self) -> None:
         """To the end, and judge."""
         config = self.config
@@ -217,7 +208,7 @@ class Run:
             validate=self.validate,
             keep=self.keep,
             run=config.run,
-            mesh=data_mesh([shape.rows for shape in batch_shapes(config)], config.run.num_devices),
+            mesh=self.mesh,
             folder=self.folder,
             reporter=self.reporter,
             config=to_plain(config),
@@ -355,21 +346,25 @@ def batch_shapes(config: PlannerConfig) -> list[Shape]:
     ]
 
 
+@leave_on_signals()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train; the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_cpu_devices()
     config = read_command_line(arguments)
     try:
-        if config.dry_run:
-            print(json.dumps(to_plain(config), indent=2))
-            return 0
         folder = open_run_folder(config.run, "planner", config.resume)  # type: ignore[arg-type]
         if config.resume:
             config = continued(folder, arguments)
-        use_compilation_cache()
         reporter = Reporter()
+        if config.dry_run:
+            told = Run(config, folder, reporter).describe()
+            print(json.dumps(to_plain(config), indent=2))
+            print(told)
+            return 0
+        use_compilation_cache()
         run = Run(config, folder, reporter)
+        reporter.say(run.describe())
         reporter.say(f"run folder: {folder}")
         write_config(folder, to_plain(config))
         return exit_status(folder, run.train)

@@ -19,7 +19,14 @@ from envs.brax_env import BraxSimulator
 from envs.skeleton import skeleton
 from envs.vector import VectorEnv
 from experiments.ant_config import AntConfig, continued, read_command_line
-from experiments.ant_plan import EAST, begin_plan, make_guide, plan_beforehand, plan_capacity
+from experiments.ant_plan import (
+    EAST,
+    begin_plan,
+    check_endpoint,
+    make_guide,
+    plan_beforehand,
+    plan_capacity,
+)
 from jaxagent.agents.ppo import PPO
 from jaxagent.planning.goal_planner import describe_plan
 from jaxagent.planning.guidance import Guidance
@@ -43,6 +50,7 @@ from jaxagent.training.devices import (
 )
 from jaxagent.training.ending import exit_status
 from jaxagent.training.evaluate import write_report
+from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.plan_follower import PLAN_FILE, PlanFollower
@@ -145,12 +153,18 @@ def load_run(
     return config, trainer, state
 
 
-def load_teacher(folder: pathlib.Path, simulator: Simulator):
+def load_teacher(config: AntConfig):
     """The action distribution of a run's first seed, as a function of raw observations.
+
+    Args:
+        config: of the student; without a teacher, None is returned.
 
     Raises:
         ValueError: not a run, or one that sees or does something else.
     """
+    if config.distill_from is None:
+        return None
+    folder, simulator = pathlib.Path(config.distill_from), ant(config.task, config.backend)
     _, trainer, state = load_run(folder)
     theirs = trainer.env.observation_size, trainer.env.action_size
     ours = simulator.observation_size, simulator.action_size
@@ -192,6 +206,11 @@ def describe(config: AntConfig, layout: Layout, trainer: Trainer, plan: Plan) ->
         guidance += f", planned by {config.planner}"
     elif config.guidance.needs_plan:
         guidance += f", {len(plan.sub_goals)} sub-goals by {plan.source}"
+    guidance += (
+        f"; lambda {config.guidance.lambda_schedule} from {config.guidance.guidance_lambda:g}"
+    )
+    if config.distill_from:
+        guidance = f"none; distilled from the teacher in {config.distill_from}"
     return (
         f"task {config.task} ({trainer.env.observation_size} observations, "
         f"{trainer.env.action_size} actions), {config.backend} physics\n"
@@ -199,8 +218,7 @@ def describe(config: AntConfig, layout: Layout, trainer: Trainer, plan: Plan) ->
         f"{run.num_envs} environments x {run.unroll_length} steps = {batch:,} a batch; "
         f"{run.num_iterations:,} iterations, {updates:,} gradient steps of "
         f"{batch // ppo.num_minibatches:,}; {int(count):,} parameters; {run.num_seeds} seed(s)\n"
-        f"guidance: {guidance}; lambda {config.guidance.lambda_schedule} from "
-        f"{config.guidance.guidance_lambda:g}"
+        f"guidance: {guidance}"
     )
 
 
@@ -221,9 +239,7 @@ def _train_arms(
     arms = {arm: folder / arm for arm in ARMS} if config.compare else {ARMS[0]: folder}
     first_arm = arms[ARMS[0]]
     simulator = ant(config.task, config.backend)
-    teacher = (
-        load_teacher(pathlib.Path(config.distill_from), simulator) if config.distill_from else None
-    )
+    teacher = load_teacher(config)
     if guide:
         reporter.say(f"asking {config.planner} for a plan")
     trainer, plan = build(config, layout, teacher, begin_plan(config, guide, first_arm))
@@ -282,6 +298,7 @@ def draw_curves(config: AntConfig, folder: pathlib.Path, plan: Plan | None) -> N
     plot_curves(folder / "curves.png", read_metrics(folder / "metrics.jsonl"), title, caption)
 
 
+@leave_on_signals()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train; the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -291,21 +308,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         join_processes(config.run.coordinator, config.run.num_processes, config.run.process_id)
         if jax.default_backend() != "cpu":
             config = read_command_line(arguments, "gpu")
-        prefix = f"ant-{config.task}"
-        if config.dry_run:
-            layout = choose_layout(
-                config.run.num_envs, config.ppo.shuffle_groups, config.run.num_devices
-            )
-            trainer, plan = build(config, layout)
-            print(json.dumps(to_plain(config), indent=2))
-            print(describe(config, layout, trainer, plan))
-            return 0
-        folder = open_run_folder(config.run, prefix, config.resume)
+        folder = open_run_folder(config.run, f"ant-{config.task}", config.resume)
         if config.resume:
             config = continued(config, folder, arguments)
         layout = choose_layout(
             config.run.num_envs, config.ppo.shuffle_groups, config.run.num_devices
         )
+        if config.dry_run:
+            check_endpoint(config)
+            trainer, plan = build(config, layout, load_teacher(config))
+            print(json.dumps(to_plain(config), indent=2))
+            print(describe(config, layout, trainer, plan))
+            return 0
         use_compilation_cache()
         return exit_status(folder, lambda: train_arms(config, folder, layout, Reporter()))
     except ValueError as error:

@@ -49,6 +49,7 @@ from jaxagent.training.devices import (
     use_compilation_cache,
 )
 from jaxagent.training.ending import exit_status
+from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.off_policy import OffPolicyTrainer
@@ -283,23 +284,23 @@ def train(config: ManagerConfig, folder: pathlib.Path, layout: Layout, reporter:
     arm.train(resume=config.resume)
 
 
+@leave_on_signals()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train; the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_cpu_devices(spare_threads=True)
     config = read_command_line(arguments)
     try:
-        run = config.run
+        folder = open_run_folder(config.run, folder_prefix(config), config.resume)
+        if config.resume:
+            config = continued(folder, arguments)
+        layout = choose_layout(config.run.num_envs, config.groups, config.run.num_devices)
         if config.dry_run:
-            layout = choose_layout(run.num_envs, config.groups, run.num_devices)
             trainer = build(config, layout)
+            starter(config, trainer, Reporter())  # what cannot be started from is refused
             print(json.dumps(to_plain(config), indent=2))
             print(describe(config, layout, trainer))
             return 0
-        folder = open_run_folder(run, folder_prefix(config), config.resume)
-        if config.resume:
-            config = continued(folder, arguments)
-        layout = choose_layout(run.num_envs, config.groups, config.run.num_devices)
         use_compilation_cache()
         return exit_status(folder, lambda: train(config, folder, layout, Reporter()))
     except ValueError as error:

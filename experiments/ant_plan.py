@@ -4,7 +4,7 @@ import pathlib
 
 from envs.ant import ARRIVAL_RADIUS, CORNER
 from experiments.ant_config import AntConfig
-from jaxagent.planning.backends import make_planner
+from jaxagent.planning.backends import is_endpoint, make_planner
 from jaxagent.planning.goal_planner import GoalTask
 from jaxagent.planning.plan_guide import PlanGuide
 from jaxagent.planning.plans import load_plan
@@ -72,6 +72,16 @@ def make_guide(config: AntConfig, folder: pathlib.Path) -> PlanGuide | None:
         service_settings=ServiceSettings(timeout=_PATIENCE_SECONDS),
         wait=config.planner_wait,
     )
+
+
+def check_endpoint(config: AntConfig) -> None:
+    """Refuse what a run would refuse of the endpoint that plans it, without asking it.
+
+    Raises:
+        ValueError: what it needs is missing.
+    """
+    if is_endpoint(config.planner):
+        make_planner(config.planner, CORNER_TASK, rule_planner(config))
 
 
 def begin_plan(config: AntConfig, guide: PlanGuide | None, folder: pathlib.Path) -> Plan:

@@ -17,7 +17,10 @@ from jaxagent.training.config import (
 from jaxagent.training.run_folder import CONFIG_FILE, take_up
 
 PROGRAM = "python -m experiments.ant_manager"
-DESCRIPTION = "Learn to manage a frozen skill, by PPO or by soft actor-critic."
+DESCRIPTION = (
+    "Learn to manage a frozen skill, by PPO or by soft actor-critic. The options below are those "
+    "of PPO or of the --algorithm that is given; those of the other: --algorithm sac --help."
+)
 ALGORITHMS = ("ppo", "sac")
 
 

@@ -76,7 +76,7 @@ class PlannerConfig:
     resume: bool = False
     """Go on with a run (--name, or the newest) from its last checkpoint."""
     dry_run: bool = False
-    """Print the resolved configuration; train nothing, write nothing."""
+    """Print the resolved configuration and what it amounts to; train nothing, write nothing."""
     run: SFTRunConfig = dataclasses.field(default_factory=SFTRunConfig)
     imitation: ImitationConfig = dataclasses.field(default_factory=ImitationConfig)
     noise: Noise = dataclasses.field(default_factory=Noise)

@@ -24,7 +24,11 @@ from jaxagent.training.run_folder import CONFIG_FILE, take_up
 from jaxagent.types import GOAL_REWARDS, ON_SUCCESS, GoalSpec
 
 PROGRAM = "python -m experiments.train_skills"
-DESCRIPTION = "Train a goal-conditioned skill by PPO, or by soft actor-critic with hindsight."
+DESCRIPTION = (
+    "Train a goal-conditioned skill by PPO, or by soft actor-critic with hindsight. The options "
+    "below are those of PPO or of the --algorithm that is given; those of the other: "
+    "--algorithm sac_her --help."
+)
 ALGORITHMS = ("ppo", "sac_her")
 
 

@@ -46,6 +46,7 @@ from jaxagent.training.devices import (
     use_compilation_cache,
 )
 from jaxagent.training.ending import exit_status
+from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.off_policy import OffPolicyTrainer
@@ -335,6 +336,7 @@ def train(config: SkillsConfig, folder: pathlib.Path, layout: Layout, reporter: 
         picture(folder, simulators(config)[1], latest[0], title)
 
 
+@leave_on_signals()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train; the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -342,17 +344,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = read_command_line(arguments)
     try:
         join_processes(config.run.coordinator, config.run.num_processes, config.run.process_id)
-        if config.dry_run:
-            layout = lay_out(config, config.run.num_devices)
-            trainer = build(config, layout)
-            print(json.dumps(to_plain(config), indent=2))
-            print(describe(config, layout, trainer))
-            return 0
         prefix = f"{config.task}-{config.algorithm}"
         folder = open_run_folder(config.run, prefix, config.resume)
         if config.resume:
             config = continued(folder, arguments)
         layout = lay_out(config, config.run.num_devices)
+        if config.dry_run:
+            trainer = build(config, layout)
+            warm_starter(config, trainer, Reporter())  # what cannot be read is refused
+            print(json.dumps(to_plain(config), indent=2))
+            print(describe(config, layout, trainer))
+            return 0
         use_compilation_cache()
         return exit_status(folder, lambda: train(config, folder, layout, Reporter()))
     except ValueError as error:

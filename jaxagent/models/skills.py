@@ -72,7 +72,10 @@ def load_skill(name: str | pathlib.Path) -> Skill:
     path = pathlib.Path(name) if str(name).endswith(".npz") else SHIPPED / f"{name}.npz"
     if not path.is_file():
         known = ", ".join(shipped_skills())
-        raise ValueError(f"skill ({name}) must be one of {known}, or an .npz file")
+        raise ValueError(
+            f"skill ({name}) must be one of {known}, an .npz file, or (on a command line) "
+            "a run folder"
+        )
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}

@@ -36,7 +36,9 @@ def check_planner(name: str) -> None:
     path = pathlib.Path(name)
     is_model = (bool(name) and path.is_dir()) or (path.suffix == ".gguf" and path.is_file())
     is_plan = path.suffix in _PLAN_FILES and path.is_file()
-    if not (name in ("rule", *PACKAGED) or _is_endpoint(name) or is_model or is_plan):
+    if path.suffix in (*_PLAN_FILES, ".gguf") and not path.exists():
+        raise ValueError(f"planner ({name}): there is no such file")
+    if not (name in ("rule", *PACKAGED) or is_endpoint(name) or is_model or is_plan):
         raise ValueError(
             f"planner ({name}) must be rule, a plan file ({', '.join(_PLAN_FILES)}), "
             f"{', '.join(PACKAGED)}, openai, openai:MODEL, or an existing model: a folder or a "
@@ -53,7 +55,12 @@ def is_language_model(name: str) -> bool:
     return name != "rule" and pathlib.Path(name).suffix not in _PLAN_FILES
 
 
-def _is_endpoint(name: str) -> bool:
+def is_endpoint(name: str) -> bool:
+    """Whether a name that `check_planner` takes is that of an OpenAI-compatible endpoint.
+
+    Args:
+        name: as of `make_planner`.
+    """
     return name == "openai" or (name.startswith("openai:") and name != "openai:")
 
 
@@ -70,7 +77,7 @@ def make_chat(name: str, *, context: int = 2048, conversations: int = 1) -> Chat
         ValueError: no such model, or what it needs is missing.
     """
     check_planner(name)
-    if _is_endpoint(name):
+    if is_endpoint(name):
         from jaxagent.planning.openai_chat import OpenAIChat
         from jaxagent.planning.serving.resilience import ResilientChat
 
@@ -139,6 +146,6 @@ def make_subgoal_planner(
 
 def _suited(name: str, settings: AskSettings) -> AskSettings:
     """Some endpoints refuse every temperature but their own, and sample by themselves."""
-    if _is_endpoint(name):
+    if is_endpoint(name):
         return dataclasses.replace(settings, temperature=None, retry_temperature=None)
     return settings

@@ -1,9 +1,12 @@
-"""Ctrl-C and SIGTERM as a question that the loop asks between iterations."""
+"""Ctrl-C and SIGTERM: in a loop a question that it asks between iterations, elsewhere the end."""
 
 import contextlib
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -46,12 +49,44 @@ class StopRequest:
 def watch_signals() -> Iterator[StopRequest]:
     """Catch SIGTERM and SIGINT inside the block (in the main thread only)."""
     request = StopRequest()
+    with _handled_by(request):
+        yield request
+
+
+@contextlib.contextmanager
+def leave_on_signals(
+    told: Callable[[], str] = lambda: " before anything was trained; nothing to save",
+) -> Iterator[None]:
+    """End the process on a signal inside the block: one line, and the status 128 + signal.
+
+    Outside of a loop, that is: while programs compile, pictures are drawn, panels are played.
+
+    Args:
+        told: what the line says after "interrupted by SIGINT".
+    """
+
+    def leave(number: int, frame) -> None:
+        line = f"interrupted by {signal.Signals(number).name}{told()}\n"
+        # It may come in the midst of a print, or after whoever read them has gone.
+        with contextlib.suppress(RuntimeError, OSError):
+            sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            os.write(1, line.encode())
+        # At once: an exception would wait for the threads that compile, and then crash in them.
+        os._exit(128 + number)
+
+    with _handled_by(leave):
+        yield
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield request
+        yield
         return
-    before = {n: signal.signal(n, request) for n in (signal.SIGTERM, signal.SIGINT)}
+    before = {n: signal.signal(n, handler) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield request
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

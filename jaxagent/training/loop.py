@@ -24,6 +24,7 @@ OF_ENDED_EPISODES = {
     "episode_return", "episode_length", "episode_success",
     "final_distance", "goals_reached", "steps_to_success",
 }  # fmt: skip
+NO_CHECKPOINT = "no checkpoint yet: starting from the beginning"
 NONFINITE_LIMIT = 3  # updates in a row with a non-finite gradient
 
 
@@ -96,6 +97,8 @@ class Arm:
             like = self.trainer.abstract_state(self.run.num_seeds)
             state, host = self._checkpoints.restore(like, self.trainer.shardings(like))
             self._seconds, self._done = host["seconds"], host["iteration"]
+            of = self.run.num_iterations * self.run.num_envs * self.run.unroll_length
+            self.reporter.say(f"going on from {self._steps:,} of {of:,} steps")
             self._audit.restore(host["audit"])
             if self.curriculum:
                 self.curriculum.restore(host["curriculum"])
@@ -103,6 +106,8 @@ class Arm:
             if self.plans:
                 self.plans.restore(host["plans"])
             return state, self._done
+        if resume:
+            self.reporter.say(NO_CHECKPOINT)
         state = self.prepare(self.trainer.init(list(seeds)))
         if self.curriculum:
             state = self.curriculum.begin(self.trainer, state)
@@ -110,6 +115,10 @@ class Arm:
             state = switch_guidance(state, 0.0)
         self._seconds, self._done = 0.0, 0
         return state, None
+
+    @property
+    def _steps(self) -> int:
+        return self._done * self.run.num_envs * self.run.unroll_length
 
     def _iterate_to_end(self, state, stop, fresh: bool) -> tuple[TrainState, Report]:
         report = None
@@ -168,12 +177,11 @@ class Arm:
     def _evaluate(self, state: TrainState, log: bool = True) -> tuple[TrainState, Report]:
         evaluation, report = evaluate(self.trainer, self.programs.evaluate, state, self.run.seed)
         returns = self.trainer.replicate(np.array(report.episode_return, np.float32))
-        steps = self._done * self.run.num_envs * self.run.unroll_length
         if log:
             guidance = self.programs.observe_evaluation(state.guidance, returns)
             state = state.replace(guidance=guidance)
             self._write("evaluation", report.metrics() | {"seconds": self._seconds})
-        self.reporter.evaluated(steps, report)
+        self.reporter.evaluated(self._steps, report)
         if log and self.plans:
             state = self._review_plan(state, evaluation, self.plans)
         if jax.process_index() == 0:
@@ -186,14 +194,12 @@ class Arm:
         number = -(-self._done // self.run.evaluation_interval)  # the last may come early
         state, reason = plans.review(state, number, evaluation)
         if reason:
-            steps = self._done * self.run.num_envs * self.run.unroll_length
-            self.reporter.say(f"{steps:>11,} steps   new plan ({reason}): {plans.describe()}")
+            self.reporter.say(f"{self._steps:>11,} steps   new plan ({reason}): {plans.describe()}")
         return state
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self._log:
-            steps = self._done * self.run.num_envs * self.run.unroll_length
-            self._log.write(kind, self._done, steps, values)
+            self._log.write(kind, self._done, self._steps, values)
 
     def _host(self) -> dict[str, Any]:
         return {

@@ -69,7 +69,7 @@ def take_up(saved: Any, asked: Any, folder: pathlib.Path) -> Any:
     """The configuration of a run that is taken up again: its own, only placed anew.
 
     Args:
-        saved: as the run was begun; a dataclass whose `run` is a `RunConfig`.
+        saved: as the run was begun; a dataclass with `resume`, `dry_run` and a `run`.
         asked: the same, with what the command line says on top.
         folder: of the run.
 
@@ -78,7 +78,7 @@ def take_up(saved: Any, asked: Any, folder: pathlib.Path) -> Any:
     """
     placement = {name: getattr(asked.run, name) for name in PLACEMENT}
     run = dataclasses.replace(saved.run, **placement)
-    placed = dataclasses.replace(saved, resume=True, run=run)
+    placed = dataclasses.replace(saved, resume=True, dry_run=asked.dry_run, run=run)
     # How the options were found does not matter, only what they came to.
     told = [f.name for f in dataclasses.fields(saved) if f.name in ("preset", "config")]
     wanted = dataclasses.replace(

@@ -18,7 +18,7 @@ from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.chunks import Position, stream
 from jaxagent.training.devices import AXIS
 from jaxagent.training.interruption import Interrupted, watch_signals
-from jaxagent.training.loop import NONFINITE_LIMIT, NonFiniteTraining
+from jaxagent.training.loop import NO_CHECKPOINT, NONFINITE_LIMIT, NonFiniteTraining
 from jaxagent.training.metrics import MetricsLog
 from jaxagent.training.progress import Reporter
 
@@ -192,6 +192,10 @@ class Teaching:
             state, host = self._checkpoints.restore(state, self._places)
             self._take_up(host)
             resumed_from = self._done
+            of = self.run.num_updates
+            self.reporter.say(f"going on from {resumed_from:,} of {of:,} updates")
+        elif resume:
+            self.reporter.say(NO_CHECKPOINT)
         self._log = MetricsLog(self.folder, resumed_from, self.run.wandb, self.config)
         groups = stream(self.chunk, self.imitation.config.accumulation, self._position)
         try:

@@ -110,6 +110,22 @@ def test_bad_input_is_one_line_and_status_2(options, message, tmp_path, capsys, 
     assert error.count("\n") == 1
 
 
+def test_a_dry_run_says_what_it_amounts_to_and_writes_nothing(tmp_path, small_model, capsys):
+    options = [*SHORT, "--source", "auto", "--dry-run", "--runs-dir", str(tmp_path / "runs")]
+    assert main([*options, "--accumulation", "3"]) == 0
+    resolved, _, told = capsys.readouterr().out.partition("\n}\n")
+    assert json.loads(resolved + "}")["rows"] == 2
+    games, devices, sizes = told.splitlines()
+    assert games == "source generated: trains on 6 generated ones; plays 3 to choose the planner"
+    assert devices == "devices: 1 x cpu"
+    assert sizes.startswith("2 rows x 128 tokens = 256 a batch, 3 to an update; 6 updates; ")
+    assert re.search(r"; [\d,]+ parameters$", sizes)
+    with pytest.raises(SystemExit, match="2"):
+        main([*options, "--num-devices", "7"])
+    assert "num_devices (7) must be one of" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_hugging_face_folder_learns_in_full_and_by_low_rank_terms(tmp_path, capsys):
     tokenizer = small_tokenizer()
     model = small_config(len(tokenizer) + 3, max_positions=2048)

@@ -74,12 +74,13 @@ def test_a_run_is_evaluated_from_its_folder(runs):
 
 
 def test_a_student_is_distilled_from_it_with_a_removal_test(runs):
-    train(
+    done = train(
         runs, "--task", "corner", "--name", "student", "--distill-from", str(runs / "teacher"),
         "--removal-test", "1",
     )  # fmt: skip
     records = read_metrics(runs / "student" / "metrics.jsonl")
     trained = [r for r in records if r["kind"] == "train"]
+    assert f"guidance: none; distilled from the teacher in {runs / 'teacher'}\n" in done.stdout
     assert all(r["distill_kl"] >= 0 and r["guidance_lambda"] == 0 for r in trained)
     assert json.loads((runs / "student" / "removal_test.json").read_text())["iterations"] == 1
 
@@ -87,10 +88,15 @@ def test_a_student_is_distilled_from_it_with_a_removal_test(runs):
 def test_it_goes_on_only_with_what_was_begun(runs):
     done = train(runs, "--task", "corner", "--name", "teacher", "--resume")
     assert "return without guidance" in done.stdout
+    assert "going on from 512 of 512 steps" in done.stdout
     done = train(
         runs, "--task", "corner", "--name", "teacher", "--resume", "--clip-epsilon", "0.1", status=2
     )
     assert "was begun with clip_epsilon 0.2, not 0.1" in done.stderr
+    done = train(runs, "--name", "teacher", "--resume", "--task", "corner", "--dry-run")
+    assert json.loads(done.stdout.partition("\n}\n")[0] + "}")["run"]["num_envs"] == 16
+    done = train(runs, "--task", "corner", "--name", "teacher", "--dry-run", status=2)
+    assert "exists; --resume goes on with it" in done.stderr
     done = train(runs, "--task", "corner", "--name", "teacher", status=2)
     assert "exists; --resume goes on with it" in done.stderr
 
@@ -102,11 +108,24 @@ def test_it_goes_on_only_with_what_was_begun(runs):
         ("experiments.evaluate", ("nowhere",), "nowhere is not a run folder"),
         ("experiments.ant_guidance", ("--resume", "--name", "nowhere"), "is not a run"),
         ("experiments.ant_guidance", ("--distill-from", "nowhere"), "nowhere is not a run folder"),
+        (
+            "experiments.ant_guidance",
+            ("--distill-from", "nowhere", "--dry-run"),
+            "nowhere is not a run folder",
+        ),
+        (
+            "experiments.ant_guidance",
+            ("--planner", "openai:any", "--task", "corner", "--dry-run"),
+            "planner openai needs a key in OPENAI_API_KEY",
+        ),
         ("experiments.ant_guidance", ("--num-devices", "9"), "num_devices (9) must be one of"),
         ("experiments.ant_guidance", ("--process-id", "1"), "must be given together with"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, capsys, module, arguments, message):
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    tmp_path, capsys, monkeypatch, module, arguments, message
+):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     where = () if module == "experiments.evaluate" else ("--runs-dir", str(tmp_path))
     with pytest.raises(SystemExit) as left:
         importlib.import_module(module).main([*arguments, *where])

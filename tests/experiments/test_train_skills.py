@@ -13,7 +13,7 @@ from PIL import Image
 
 from envs.goals import goal_simulator
 from envs.randomise import Randomisation, RandomisedBrax
-from experiments import evaluate_skill, train_skills
+from experiments import ant_manager, evaluate_skill, train_skills
 from experiments.skills_config import preset
 from jaxagent.models.skills import load_skill
 from jaxagent.training.curriculum import CurriculumConfig
@@ -103,6 +103,7 @@ def test_a_run_is_evaluated_exported_and_loaded(runs, tmp_path, capsys):
         ("train_skills", "--resume --name nowhere", "is not a run"),
         ("train_skills", "--config nowhere.yaml", "nowhere.yaml) cannot be read"),
         ("train_skills", "--warm-start nowhere.npz", "recording (nowhere.npz) cannot be read"),
+        ("train_skills", "--warm-start no.npz --dry-run", "recording (no.npz) cannot be read"),
         ("train_skills", "--curriculum steep", "curriculum (steep) must be one of off, linear"),
         ("train_skills", "--easy-reach 9 999", "reach (9.0, 999.0) must lie in the workspace"),
         ("train_skills", "--randomise-mass 2 1", "randomise_mass (2.0, 1.0) must be 0 < low"),
@@ -112,7 +113,7 @@ def test_a_run_is_evaluated_exported_and_loaded(runs, tmp_path, capsys):
             "randomise_friction does nothing to reacher-spring; what can be randomised",
         ),
         ("evaluate_skill", "", "skill must be given"),
-        ("evaluate_skill", "juggle", "skill (juggle) must be one of"),
+        ("evaluate_skill", "juggle", "an .npz file, or (on a command line) a run folder"),
         ("evaluate_skill", "juggle --episodes 0", "episodes (0) must be at least 1"),
         ("evaluate_skill", "juggle --export x.txt", "export (x.txt) must end in .npz"),
     ],
@@ -126,6 +127,13 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, capsys, module, argu
     assert message in said
     assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_names_the_options_that_it_does_not_show(capsys):
+    for main, other in ((train_skills.main, "sac_her"), (ant_manager.main, "sac")):
+        with pytest.raises(SystemExit, match="0"):
+            main(["--help"])
+        assert f"--algorithm {other} --help" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_recording_of_another_task_is_refused(tmp_path, capsys):

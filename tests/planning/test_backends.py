@@ -123,11 +123,17 @@ def test_sub_goals_of_text_by_an_endpoint(monkeypatch):
         assert schema["anyOf"][0]["properties"]["thing"]["enum"] == ["egg", "fridge"]
 
 
-@pytest.mark.parametrize("name", ["gpt-4", "", "openai:", "no/such/folder", "plan.yaml", "x.gguf"])
+@pytest.mark.parametrize("name", ["gpt-4", "", "openai:", "no/such/folder"])
 def test_a_name_that_nothing_has_is_refused(name):
     for refuse in (check_planner, make_chat, lambda name: make_planner(name, TASK, RULE)):
         with pytest.raises(ValueError, match=r"^planner \(.*\) must be rule, a plan file"):
             refuse(name)
+
+
+@pytest.mark.parametrize("name", ["plan.yaml", "no/plan.json", "x.gguf"])
+def test_a_file_that_is_not_there_is_refused(name):
+    with pytest.raises(ValueError, match=r"^planner \(.*\): there is no such file$"):
+        check_planner(name)
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path):

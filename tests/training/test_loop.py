@@ -63,6 +63,19 @@ class StopAfter:
             os.kill(os.getpid(), self._number)
 
 
+class Listening:
+    """A reporter that keeps what was said."""
+
+    def __init__(self, reporter, said):
+        self._reporter, self._said = reporter, said
+
+    def __getattr__(self, name):
+        return getattr(self._reporter, name)
+
+    def say(self, text):
+        self._said.append(text)
+
+
 def test_a_run_logs_evaluates_and_saves(arm, finished):
     _, report = finished
     records = read_metrics(arm.folder / "metrics.jsonl")
@@ -84,8 +97,11 @@ def test_interrupted_and_resumed_is_the_same_run(arm, finished, tmp_path, iterat
     with pytest.raises(Interrupted) as stop:
         stopped.train(resume=False)
     assert stop.value.signal_number == number
-    resumed = again(arm, tmp_path / "run")
+    said: list[str] = []
+    resumed = again(arm, tmp_path / "run", reporter=Listening(arm.reporter, said))
     state, report = resumed.train(resume=True)
+    steps = arm.run.num_envs * arm.run.unroll_length
+    assert said[0] == f"going on from {iteration * steps:,} of {6 * steps:,} steps"
     same(state, finished[0])
     assert report == finished[1]
     whole, pieced = (read_metrics(a.folder / "metrics.jsonl") for a in (arm, resumed))
@@ -93,6 +109,14 @@ def test_interrupted_and_resumed_is_the_same_run(arm, finished, tmp_path, iterat
     assert [{k: v for k, v in r.items() if k not in timing} for r in whole] == [
         {k: v for k, v in r.items() if k not in timing} for r in pieced
     ]
+
+
+def test_without_a_checkpoint_a_run_begins_and_says_so(arm, tmp_path):
+    said: list[str] = []
+    reporter = StopAfter(Listening(arm.reporter, said), 1, signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        again(arm, tmp_path / "run", reporter=reporter).train(resume=True)
+    assert said[0] == "no checkpoint yet: starting from the beginning"
 
 
 def test_a_finished_run_resumed_only_says_how_it_went(arm, finished):

@@ -8,7 +8,6 @@ import signal
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 
 from jaxagent.agents.planner import Imitation, ImitationConfig
 from jaxagent.training.checkpoint import CheckpointError
@@ -38,7 +37,7 @@ def teaching(folder, updates=7, between=None, make=chunk, config=CONFIG, devices
         run=SFTRunConfig(num_updates=updates, num_validations=2, **changes),
         mesh=data_mesh([4], devices),
         folder=folder,
-        reporter=Reporter(Console(quiet=True)),
+        reporter=Reporter(),
         between=between or {},
     )
 
@@ -48,7 +47,7 @@ def same(one, two) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_run_taken_up_in_the_middle_ends_with_the_same_parameters(tmp_path):
+def test_a_run_taken_up_in_the_middle_ends_with_the_same_parameters(tmp_path, capsys):
     seen = []
     whole, validation = teaching(
         tmp_path / "whole", between={3: lambda p, at: seen.append(at)}
@@ -59,10 +58,12 @@ def test_a_run_taken_up_in_the_middle_ends_with_the_same_parameters(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="SIGTERM"):
-        teaching(tmp_path / "cut", between={3: stop}).train(resume=False)
+        teaching(tmp_path / "cut", between={3: stop}).train(resume=True)
     # In the middle of a chunk, or this would not test the position inside it.
     assert seen[0].used < len(chunk(seen[0].chunk))
+    assert "no checkpoint yet: starting from the beginning\n" in capsys.readouterr().out
     resumed, _ = teaching(tmp_path / "cut").train(resume=True)
+    assert capsys.readouterr().out.startswith("going on from 3 of 7 updates\n")
     same(whole, resumed)
     lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
