@@ -2,7 +2,9 @@
 
 A planner gives the points of the course one by one, the skill pursues each until success, timeout
 or no progress, and the outcome goes back to the planner. Prints a table and writes
-navigation.json, segments.npz and paths.png. With `--words` the sub-goals are given in words.
+navigation.json, segments.npz and paths.png. With `--words` the sub-goals are given in words; those
+that cannot be read are refused one by one, with status 2 if there was no other. The status does
+not say whether a place was reached: navigation.json does.
 """
 
 import dataclasses
@@ -207,8 +209,8 @@ def run_course(simulator: GoalSimulator, skill: SkillAction, config: NavigationC
     Console(highlight=False).print(table(summary))
 
 
-def run_words(simulator: GoalSimulator, skill: SkillAction, config: NavigationConfig) -> None:
-    """One episode led by words."""
+def run_words(simulator: GoalSimulator, skill: SkillAction, config: NavigationConfig) -> bool:
+    """One episode led by words; whether there was anything in them to do."""
     radius = simulator.spec.threshold
 
     def read(words: str, position: tuple[float, float], heading: float):
@@ -221,6 +223,7 @@ def run_words(simulator: GoalSimulator, skill: SkillAction, config: NavigationCo
     planner = _listen if script is None else _recite(script)
     episode = agent.play(planner, "walk", jax.random.key(config.seed))
     _report_words(episode, config, radius)
+    return not episode.attempts or bool(np.asarray(episode.segments.mask).any())
 
 
 def _report_words(episode: TextEpisode, config: NavigationConfig, radius: float) -> None:
@@ -270,7 +273,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         simulator, skill = open_skill(config.skill, config.radius)
     except ValueError as error:
         refuse(str(error))
-    (run_course if config.words is None else run_words)(simulator, skill, config)
+    if config.words is None:
+        run_course(simulator, skill, config)
+    elif not run_words(simulator, skill, config):
+        refuse(f"words ({config.words}): every sub-goal was refused; nothing was walked")
     return 0
 
 

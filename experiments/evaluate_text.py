@@ -66,6 +66,9 @@ def check_agent(name: str, temperature: float, decoding: str = "free") -> None:
     known = ["random", "expert", "omniscient", *planners]
     is_model = _planner_model(name) is not None
     if name not in known and not is_model and chat_name(name) is None:
+        place = Path(name.removeprefix("planner:"))
+        if name.startswith("planner:") and len(place.parts) > 1 and not place.exists():
+            raise ValueError(f"--agent {name}: there is no such folder")
         raise ValueError(
             f"--agent {name}: unknown; known agents: {', '.join(known)}, planner:FOLDER of a run "
             f"or a language model, {', '.join(f'planner:{chat}' for chat in CHATS)}, "
@@ -317,11 +320,10 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     try:
         check_agent(settings.agent, settings.temperature, settings.decoding)
-        if options.horizon < 1 or options.workers < 0:
-            raise ValueError(
-                f"--horizon {options.horizon} must be at least 1 and --workers "
-                f"{options.workers} at least 0"
-            )
+        for option, least in (("horizon", 1), ("workers", 0)):
+            if getattr(options, option) < least:
+                given = getattr(options, option)
+                raise ValueError(f"--{option} {given} must be at least {least}")
         if options.oracle:
             stock_version()
         panel = load_panel(options.panel, options.data, options.expect_hash)

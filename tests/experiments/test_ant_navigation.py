@@ -51,6 +51,12 @@ def test_a_course_is_played_counted_and_drawn(skill, tmp_path, capsys):
 
 def test_words_lead_it_and_are_answered(skill, tmp_path, capsys):
     options = ["--skill", skill, "--out", str(tmp_path), *QUICK, "--radius", "0.08"]
+    with pytest.raises(SystemExit, match="2"):
+        ant_navigation.main([*options, "--words", "dance; jump"])
+    told = capsys.readouterr()
+    assert (
+        told.err == "error: words (dance; jump): every sub-goal was refused; nothing was walked\n"
+    )
     words = "stop; turn left 90 degrees; dance; move to (-0.1, 0)"
     assert ant_navigation.main([*options, "--words", words]) == 0
     said = capsys.readouterr().out.splitlines()

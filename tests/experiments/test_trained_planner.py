@@ -54,6 +54,9 @@ def test_an_expert_that_is_watched_wins(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("--agent planner:runs/no/best", "--agent planner:runs/no/best: there is no such folder"),
+        ("--agent expert --horizon 0", "error: --horizon 0 must be at least 1\n"),
+        ("--agent expert --workers -1", "error: --workers -1 must be at least 0\n"),
         ("--agent planner:nobody", "--agent planner:nobody: unknown; known agents: random"),
         ("--agent expert --decoding constrained", "agent expert generates no text"),
     ],
