@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import typing
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from beartype.door import is_bearable
 
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write_safetensors
-from jaxagent.models.llm.weights import flatten, unflatten
+from jaxagent.models.llm.weights import abstract_params, flatten, unflatten
+from jaxagent.models.llm.words import FORMAT as WORDS_FORMAT
 from jaxagent.models.llm.words import WordTokenizer, with_embedding
 from jaxagent.planning.household_format import FORMATS, HouseholdFormat
 from jaxagent.planning.household_player import PlannerModel
@@ -72,7 +75,7 @@ def load_planner(source: str | Path) -> Planner:
 
     Raises:
         ValueError: there is no such planner, it is of another format, or its tensors are not
-            those that its description asks for.
+            those that its description asks for; the file and the field or tensor are named.
     """
     if source in PACKAGED:
         folder = Path(str(files("jaxagent.planning") / "trained" / str(source)))
@@ -84,45 +87,115 @@ def load_planner(source: str | Path) -> Planner:
         raise ValueError(f"unknown planner {str(source)!r}: neither {known} nor a planner's folder")
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(description, dict):
+        raise ValueError(f"{path} must hold a mapping, found {_shown(description)}")
     style = _style(path, description)
-    config = LlamaConfig(**description["model"])
-    tokenizer = WordTokenizer.from_dict(description["tokenizer"])
-    params = _read(folder, config, tokenizer)
-    return Planner(config, params, tokenizer, style, description["made"])
+    config = _config(path, _mapping(path, description, "model"))
+    tokenizer = _tokenizer(path, _mapping(path, description, "tokenizer"))
+    made = _mapping(path, description, "made")
+    if config.vocab_size != tokenizer.vocab_size:
+        raise ValueError(
+            f"{path}: vocab_size of model is {config.vocab_size}, tokenizer has "
+            f"{tokenizer.vocab_size} tokens"
+        )
+    return Planner(config, _read(folder, config, tokenizer), tokenizer, style, made)
 
 
 def _style(path: Path, description: Mapping[str, Any]) -> HouseholdFormat:
     if description.get("format") != FORMAT:
         raise ValueError(f"{path}: format {description.get('format')!r} is not {FORMAT!r}")
-    name, version = description["style"], description["style_version"]
-    style = FORMATS.get(name)
+    name, version = (_given(path, description, n) for n in ("style", "style_version"))
+    style = FORMATS.get(name) if isinstance(name, str) else None
     if style is None or style.version != version:
         ours = ", ".join(f"{known} {made.version}" for known, made in FORMATS.items())
         raise ValueError(f"{path}: trained on text format {name} {version}; known: {ours}")
     return style
 
 
+def _mapping(path: Path, description: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = _given(path, description, name)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: {name} must be a mapping, found {_shown(value)}")
+    return value
+
+
+def _given(path: Path, fields: Mapping[str, Any], name: str, of: str = "") -> Any:
+    if name not in fields:
+        raise ValueError(f"{path}: {of}lacks {name!r}")
+    return fields[name]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _config(path: Path, model: Mapping[str, Any]) -> LlamaConfig:
+    hints = typing.get_type_hints(LlamaConfig)
+    if unknown := sorted(model.keys() - hints.keys()):
+        raise ValueError(f"{path}: model has an unknown field {unknown[0]!r}")
+    values = dict(model)
+    for field in dataclasses.fields(LlamaConfig):
+        if field.name not in values:
+            if field.default is dataclasses.MISSING:
+                raise ValueError(f"{path}: model lacks {field.name!r}")
+            continue
+        value, hint = values[field.name], hints[field.name]
+        if hint is float and isinstance(value, int) and not isinstance(value, bool):
+            values[field.name] = value = float(value)
+        # Planners are trained without stretched frequencies: None is all that is written.
+        if not is_bearable(value, hint):
+            raise ValueError(f"{path}: model's {field.name} is of the wrong type: {_shown(value)}")
+    try:
+        return LlamaConfig(**values)
+    except ValueError as error:
+        raise ValueError(f"{path}: model: {error}") from None
+
+
+def _tokenizer(path: Path, data: Mapping[str, Any]) -> WordTokenizer:
+    try:
+        # An older format may have other fields: it is to be named before they are missed.
+        if data.get("format") == WORDS_FORMAT:
+            words, kinds = (_given(path, data, name, "tokenizer ") for name in ("words", "kinds"))
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise ValueError("words must be a list of texts")
+            if not isinstance(kinds, dict) or not all(type(n) is int for n in kinds.values()):
+                raise ValueError("kinds must be a mapping of names to whole numbers")
+        return WordTokenizer.from_dict(data)
+    except ValueError as error:
+        raise ValueError(error if str(path) in str(error) else f"{path}: {error}") from None
+
+
 def _read(folder: Path, config: LlamaConfig, tokenizer: WordTokenizer) -> dict[str, Any]:
-    params = unflatten(
+    """The tensors, which must be those of the model, no fewer and no more."""
+    wanted = {".".join(path): leaf.shape for path, leaf in abstract_params(config).items()}
+    if tokenizer.kinds:  # an embedding in two factors, see `with_embedding`
+        del wanted["embedding"]
+        for name, rows in tokenizer.factors._asdict().items():
+            wanted[name] = (int(rows.max()) + 1, config.hidden_size)
+    file = folder / "model.safetensors"
+    stored = open_safetensors(folder)
+    if missing := sorted(wanted.keys() - stored.keys()):
+        raise ValueError(f"{file} lacks the tensor {_some(missing)}")
+    if surplus := sorted(stored.keys() - wanted.keys()):
+        raise ValueError(f"{file} holds {_some(surplus)}, which the model does not have")
+    for name, shape in wanted.items():
+        if stored[name].shape != shape:
+            raise ValueError(
+                f"{file}: {name} has shape {list(stored[name].shape)}, {DESCRIPTION_FILE} says "
+                f"{list(shape)}"
+            )
+    return unflatten(
         {
             tuple(name.split(".")): jnp.asarray(np.array(tensor.read()))
-            for name, tensor in open_safetensors(folder).items()
+            for name, tensor in stored.items()
         }
     )
-    missing = {"layers", "final_norm"} - params.keys()
-    table = ("stem", "number") if tokenizer.kinds else ("embedding",)
-    missing |= set(table) - params.keys()
-    if missing:
-        raise ValueError(f"{folder}: tensors of {', '.join(sorted(missing))} are missing")
-    rows = {"stem": int(tokenizer.factors.stem.max()) + 1,
-            "number": int(tokenizer.factors.number.max()) + 1,
-            "embedding": tokenizer.vocab_size}  # fmt: skip
-    for name in table:
-        wanted = (rows[name], config.hidden_size)
-        if params[name].shape != wanted:
-            raise ValueError(
-                f"{folder}: {name} is {params[name].shape}, the tokeniser needs {wanted}"
-            )
-    return params
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]

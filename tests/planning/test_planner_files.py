@@ -8,10 +8,12 @@ import pytest
 
 from envs.text.generator import generate_games
 from experiments.alfworld_data import entity_tokenizer, plain_tokenizer
+from experiments.evaluate_text import main as evaluate
 from jaxagent.agents.planner import Imitation, ImitationConfig
 from jaxagent.planning.household_format import FORMATS
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import Planner, load_planner, save_planner
+from tests.models.llm.files import rewrite
 from tests.planning.small_planner import small_config
 
 OPENING = "You see a desk 1, and a bed 1.\n\nYour task is to: put a pen in bed."
@@ -56,21 +58,100 @@ def change(folder, **fields):
         ({"style_version": 7}, r"trained on text format compact 7; known: compact 3,"),
         ({"style": "runes"}, r"trained on text format runes 3; known:"),
         ({"tokenizer": {"format": "bytes"}}, r"tokeniser format 'bytes'"),
+        ({"tokenizer": {"format": "jaxagent.words.1", "words": ["a"]}}, "tokenizer lacks 'kinds'"),
+        (
+            {"tokenizer": {"format": "jaxagent.words.1", "words": [1, "a"], "kinds": {}}},
+            "words must be a list of texts",
+        ),
+        (
+            {"tokenizer": {"format": "jaxagent.words.1", "words": ["a"], "kinds": {"egg": "2"}}},
+            "kinds must be a mapping of names to whole numbers",
+        ),
         (
             {"tokenizer": {"format": "jaxagent.words.1", "words": ["a"], "kinds": {"egg": 2}}},
-            r"stem is \(\d+, 16\), the tokeniser needs \(5, 16\)",
+            r"vocab_size of model is \d+, tokenizer has 15 tokens",
         ),
-        (
-            {"tokenizer": {"format": "jaxagent.words.1", "words": ["a"], "kinds": {}}},
-            "tensors of embedding are missing",
-        ),
+        ({"tokenizer": 3}, "tokenizer must be a mapping, found 3"),
+        ({"style": ["compact"]}, r"trained on text format \['compact'\] 3; known:"),
+        ({"model": None}, "model must be a mapping, found None"),
+        ({"made": "by hand"}, "made must be a mapping, found 'by hand'"),
     ],
 )
 def test_planners_of_another_make_are_refused(tmp_path, fields, message):
     save_planner(tmp_path, small())
     change(tmp_path, **fields)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:
         load_planner(tmp_path)
+    assert str(tmp_path / "planner.json") in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"depth": 3}, "model has an unknown field 'depth'"),
+        ({"num_layers": "2"}, "model's num_layers is of the wrong type: '2'"),
+        ({"qk_norm": 1}, "model's qk_norm is of the wrong type: 1"),
+        ({"head_dim": 7}, r"model: head_dim \(7\) must be even"),
+        ({"rope_scaling": {"kind": "linear"}}, "model's rope_scaling is of the wrong type"),
+        ({"num_layers": 3}, r"layers\..* has shape \[2, .*\], planner.json says \[3, "),
+        ({"hidden_size": 8}, r" has shape \[.*\], planner.json says"),
+        ({"qk_norm": True}, "lacks the tensor layers.attention.key_norm.scale and 1 more"),
+    ],
+)
+def test_the_model_must_be_that_of_the_tensors(tmp_path, fields, message):
+    save_planner(tmp_path, small())
+    model = json.loads((tmp_path / "planner.json").read_text())["model"]
+    change(tmp_path, model={**model, **fields})
+    with pytest.raises(ValueError, match=message) as refused:
+        load_planner(tmp_path)
+    assert str(tmp_path) in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["style", "style_version", "model", "tokenizer", "made"])
+def test_a_missing_field_is_named(tmp_path, name, capsys):
+    save_planner(tmp_path, small())
+    path = tmp_path / "planner.json"
+    fields = json.loads(path.read_text())
+    del fields[name]
+    path.write_text(json.dumps(fields))
+    assert evaluate(["--agent", f"planner:{tmp_path}", "--panel", "generated_unseen"]) == 2
+    assert capsys.readouterr().err == f"error: {path}: lacks {name!r}\n"
+
+
+def test_a_description_that_is_no_mapping(tmp_path, capsys):
+    (tmp_path / "planner.json").write_text("[1]")
+    assert evaluate(["--agent", f"planner:{tmp_path}", "--panel", "generated_unseen"]) == 2
+    message = f"error: {tmp_path / 'planner.json'} must hold a mapping, found [1]\n"
+    assert capsys.readouterr().err == message
+
+
+def drop_one(arrays):
+    del arrays["final_norm.scale"]
+
+
+def add_one(arrays):
+    arrays["extra"] = np.zeros(3, np.float32)
+
+
+def turn_one(arrays):
+    arrays["stem"] = np.ascontiguousarray(arrays["stem"].T)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (drop_one, "lacks the tensor final_norm.scale"),
+        (add_one, "holds extra, which the model does not have"),
+        (turn_one, r"stem has shape \[16, \d+\], planner.json says \[\d+, 16\]"),
+    ],
+)
+def test_tensors_must_be_those_of_the_model(tmp_path, damage, message):
+    save_planner(tmp_path, small())
+    rewrite(tmp_path, damage)
+    with pytest.raises(ValueError, match=message) as refused:
+        load_planner(tmp_path)
+    assert str(tmp_path / "model.safetensors") in str(refused.value)
 
 
 def test_damage_and_absence_are_named(tmp_path):
