@@ -18,6 +18,7 @@ from jaxagent.losses import (
     staged_lambda,
     tanh_normal_sample,
 )
+from jaxagent.losses.contract import not_hidden, require_array
 
 X = jnp.zeros((4, 2))
 END = jnp.zeros((4, 2), bool)
@@ -151,3 +152,28 @@ def test_losses_import_nothing_but_jax():
     )
     # jax.experimental and the like may load lazily, but no package of its own appears.
     assert set(eval(done.stdout)) <= {"jaxagent", "jax", "jaxlib", "jaxtyping", "beartype"}
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "fault"),
+    [
+        (jnp.zeros(3), jnp.floating, None),
+        (jnp.zeros(3, int), jnp.integer, None),
+        (jnp.zeros(3), jnp.integer, r"step must be Int\[3\], found float32\[3\]"),
+        (jnp.zeros((3, 1)), jnp.floating, r"step must be Float\[3\], found float32\[3, 1\]"),
+        ([0.0] * 3, jnp.floating, r"step must be Float\[3\], found list"),
+    ],
+)
+def test_arrays_that_no_annotation_is_for(array, kind, fault):
+    if fault is None:
+        require_array("f", "step", array, kind, (3,))
+    else:
+        with pytest.raises(TypeError, match=f"^f: {fault}"):
+            require_array("f", "step", array, kind, (3,))
+
+
+def test_what_is_not_finite_is_shown_and_all_else_is_left():
+    x = jnp.array([0.0, -2.0, jnp.inf, -jnp.inf, jnp.nan])
+    shown = not_hidden(jnp.ones(5), x, jnp.zeros(5))
+    assert jnp.isnan(shown).tolist() == [False, False, True, True, True]
+    assert shown[:2].tolist() == [1.0, 1.0]
