@@ -17,6 +17,10 @@ from jaxagent.models.llm.constrain import Automaton, automaton
 
 # Byte strings of more states than this would take minutes and gigabytes over a large vocabulary.
 MAX_STATES = 20_000
+_TOO_LARGE = (
+    f"the pattern needs more than {MAX_STATES} states: lower its repetition counts (those of what "
+    "is nested multiply), or take fewer alternatives"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Pattern:
     parts: tuple["Pattern", ...] = ()
     low: int = 0
     high: int | None = 0
+    needed: tuple[bool, ...] = ()
 
 
 def byte_range(low: int, high: int) -> Pattern:
@@ -49,6 +54,16 @@ def repeat(part: Pattern, low: int, high: int | None) -> Pattern:
     return Pattern("repeat", (part,), low, high)
 
 
+def joined(part: Pattern, separator: Pattern, low: int, high: int | None) -> Pattern:
+    """From low to high times, at least once, with a separator between; None is without limit."""
+    return Pattern("joined", (part, separator), low, high)
+
+
+def selection(parts: Sequence[Pattern], needed: Sequence[bool], separator: Pattern) -> Pattern:
+    """Some of several in their order, with a separator between; those that are needed, always."""
+    return Pattern("selection", (separator, *parts), needed=tuple(needed))
+
+
 def literal(text: str) -> Pattern:
     """Exactly this text, in UTF-8."""
     return sequence(*(byte_range(b, b) for b in text.encode()))
@@ -63,9 +78,7 @@ class _Graph:
 
     def new(self) -> int:
         if len(self.moves) >= MAX_STATES:
-            raise ValueError(
-                f"the pattern needs more than {MAX_STATES} states: lower its repetition counts"
-            )
+            raise ValueError(_TOO_LARGE)
         self.moves.append([])
         self.free.append([])
         return len(self.moves) - 1
@@ -110,6 +123,45 @@ class _Graph:
         for _ in range(pattern.high - pattern.low):
             start = self.draw(part, start)
             self.free[start].append(end)
+        return end
+
+    def _joined(self, pattern: Pattern, start: int) -> int:
+        part, separator = pattern.parts
+        for _ in range(pattern.low - 1):
+            start = self.draw(separator, self.draw(part, start))
+        end = self.new()
+        if pattern.high is None:
+            # Drawn once: what is nested would be doubled at each depth.
+            loop = self.new()
+            self.free[start].append(loop)
+            after = self.draw(part, loop)
+            self.free[after].append(end)
+            self.free[self.draw(separator, after)].append(loop)
+            return end
+        for number in range(max(pattern.low, 1), pattern.high + 1):
+            start = self.draw(part, start)
+            self.free[start].append(end)
+            if number < pattern.high:
+                start = self.draw(separator, start)
+        return end
+
+    def _selection(self, pattern: Pattern, start: int) -> int:
+        """Two chains, nothing said yet and something said; each part is drawn once, for both."""
+        separator, *parts = pattern.parts
+        silent, said = self.new(), self.new()
+        self.free[start].append(silent)
+        for part, needed in zip(parts, pattern.needed, strict=True):
+            begin, next_silent, next_said = self.new(), self.new(), self.new()
+            self.free[silent].append(begin)
+            self.free[self.draw(separator, said)].append(begin)
+            self.free[self.draw(part, begin)].append(next_said)
+            if not needed:
+                self.free[silent].append(next_silent)
+                self.free[said].append(next_said)
+            silent, said = next_silent, next_said
+        end = self.new()
+        self.free[silent].append(end)
+        self.free[said].append(end)
         return end
 
     def closure(self, nodes: set[int]) -> frozenset[int]:
@@ -162,9 +214,7 @@ def compile_pattern(pattern: Pattern) -> ByteAutomaton:
                 row[low:high] = number[key]
         rows.append(row)
         if len(pending) > MAX_STATES:
-            raise ValueError(
-                f"the pattern needs more than {MAX_STATES} states: lower its repetition counts"
-            )
+            raise ValueError(_TOO_LARGE)
     dead = len(rows)
     targets = np.stack([*rows, np.full(256, dead, np.int32)])
     is_complete = np.array([end in subset for subset in pending] + [False])
@@ -172,38 +222,65 @@ def compile_pattern(pattern: Pattern) -> ByteAutomaton:
 
 
 class TokenBytes:
-    """The bytes of every token, laid out so that all tokens are read at once.
+    """The bytes of every token as a trie: beginnings that tokens have in common are read once.
 
     Args:
         token_bytes: of each id; empty for tokens that stand for no text, which are never read.
     """
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        lengths = np.array([len(b) for b in token_bytes])
-        # Longest first: those with more than j bytes are then a slice.
-        self.ids = np.argsort(-lengths, kind="stable")[: int((lengths > 0).sum())]
-        self.lengths = lengths[self.ids]
-        self.bytes = np.zeros((len(self.ids), int(lengths.max(initial=0))), np.uint8)
-        for row, token in enumerate(self.ids):
-            self.bytes[row, : self.lengths[row]] = np.frombuffer(token_bytes[token], np.uint8)
+        bytes_, tokens, children = [0], [-1], [[]]
+        place: dict[tuple[int, int], int] = {}
+
+        def grow(parent: int, byte: int) -> int:
+            children[parent].append(len(tokens))
+            bytes_.append(byte)
+            tokens.append(-1)
+            children.append([])
+            return len(tokens) - 1
+
+        for token, spelled in enumerate(token_bytes):
+            node = parent = 0
+            for byte in spelled:
+                parent, node = node, place.get((node, byte), 0)
+                if not node:
+                    node = place[parent, byte] = grow(parent, byte)
+            if node and tokens[node] >= 0:  # two tokens of the same bytes
+                node = grow(parent, spelled[-1])
+            if node:
+                tokens[node] = token
+        self._num_ids = len(token_bytes)
+        self._bytes, self._tokens = np.array(bytes_), np.array(tokens, np.int32)
+        self._count = np.array([*map(len, children)])
+        self._first = np.cumsum(self._count) - self._count
+        self._children = np.array([*itertools.chain(*children)], np.int64)
 
     def follow(self, machine: ByteAutomaton, state: int) -> tuple[np.ndarray, np.ndarray]:
-        """(token ids, states they lead to) of all tokens that survive."""
+        """(token ids, states they lead to) of all tokens that survive, by id."""
         dead = len(machine.targets) - 1
-        at = machine.targets[state, self.bytes[:, 0]]
-        rows = np.flatnonzero(at != dead)
-        at = at[rows]
-        reached_rows, reached_at = [], []
-        for column in range(1, self.bytes.shape[1] + 1):
-            longer = self.lengths[rows] > column
-            reached_rows.append(rows[~longer])
-            reached_at.append(at[~longer])
-            rows = rows[longer]
-            if not len(rows):
-                break
-            at = machine.targets[at[longer], self.bytes[rows, column]]
-            rows, at = rows[at != dead], at[at != dead]
-        return self.ids[np.concatenate(reached_rows)], np.concatenate(reached_at)
+        after = machine.targets.reshape(-1)
+        nodes, at = np.zeros(1, np.int64), np.array([state], np.int64)
+        reached_tokens, reached_at = [], []
+        while len(nodes):
+            count = self._count[nodes]
+            begin = self._first[nodes] - (np.cumsum(count) - count)
+            nodes = self._children[np.repeat(begin, count) + np.arange(count.sum())]
+            at = after[np.repeat(at, count) * 256 + self._bytes[nodes]]
+            alive = np.flatnonzero(at != dead)
+            nodes, at = nodes[alive], at[alive]
+            tokens = self._tokens[nodes]
+            is_whole = np.flatnonzero(tokens >= 0)
+            reached_tokens.append(tokens[is_whole])
+            reached_at.append(at[is_whole])
+        ids, at = np.concatenate(reached_tokens), np.concatenate(reached_at)
+        if len(ids) < self._num_ids // 16:
+            order = np.argsort(ids)
+            return ids[order], at[order]
+        # Much of the vocabulary: to lay it out is quicker than to sort it.
+        row = np.full(self._num_ids, -1, np.int32)
+        row[ids] = at
+        ids = np.flatnonzero(row >= 0)
+        return ids.astype(np.int32), row[ids]
 
 
 def lift(machine: ByteAutomaton, tokens: TokenBytes, *, end_token: int) -> Automaton:
@@ -217,22 +294,25 @@ def lift(machine: ByteAutomaton, tokens: TokenBytes, *, end_token: int) -> Autom
     Raises:
         ValueError: no token sequence spells a permitted string.
     """
-    number, pending, edges, ends = {0: 0}, [0], [], []
+    number = np.full(len(machine.targets), -1, np.int32)
+    number[0] = 0
+    pending, edges, ends = [0], [], []
     for state in pending:
         ids, targets = tokens.follow(machine, state)
-        for target in np.unique(targets).tolist():
-            if target not in number:
-                number[target] = len(number)
-                pending.append(target)
+        is_found = np.zeros(len(number), bool)
+        is_found[targets] = True
+        found = np.flatnonzero(is_found & (number < 0))
+        number[found] = len(pending) + np.arange(len(found))
+        pending += found.tolist()
         is_complete = bool(machine.is_complete[state])
-        edges.append((ids, np.array([number[t] for t in targets.tolist()], np.int64)))
+        edges.append((ids, number[targets]))
         ends.append(is_complete and not len(ids))
     over = len(edges)
     for place, state in enumerate(pending):
         ids, targets = edges[place]
         if machine.is_complete[state] and len(ids):
             edges[place] = (np.append(ids, end_token), np.append(targets, over))
-    edges.append((np.zeros(0, np.int64), np.zeros(0, np.int64)))
+    edges.append((np.zeros(0, np.int32), np.zeros(0, np.int32)))
     return automaton(edges, np.array([*ends, True]))
 
 

@@ -8,7 +8,8 @@ refused by name, never ignored.
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxagent.models.llm.constrain import Automaton
@@ -18,15 +19,20 @@ from jaxagent.models.llm.constrain_bytes import (
     byte_range,
     choice,
     compile_pattern,
+    joined,
     lift,
     literal,
     repeat,
+    selection,
     sequence,
     token_bytes,
 )
 
 MAX_INTEGERS = 20_000
 """A bounded number's integer part is spelled out, one way for each value."""
+
+MAX_DEPTH = 64
+"""Schemas inside one another; far more would not fit Python's own stack."""
 
 _IGNORED = {"title", "description", "$schema", "default", "examples"}
 _KEYWORDS = {
@@ -79,6 +85,7 @@ def json_schema(
     *,
     end_token: int,
     numbers: NumberFormat = PLAIN_NUMBERS,
+    spelled: TokenBytes | None = None,
 ) -> Automaton:
     """The automaton that permits JSON of a schema.
 
@@ -86,43 +93,56 @@ def json_schema(
 
     Args:
         tokenizer: of the model.
-        schema: of type object, array, string, integer, number, boolean or null, or enum, const,
-            anyOf. Objects have `properties` (those not in `required` may be left out) and
-            nothing besides; arrays `items`, `minItems`, `maxItems`; strings `minLength`,
-            `maxLength`; numbers `minimum`, `maximum` (a fraction is only written between whole
-            numbers that both lie inside). Titles and descriptions are passed over.
+        schema: of type object, array, string, integer, number, boolean or null, a list of these,
+            or enum, const, anyOf; at most MAX_DEPTH schemas inside one another. Objects have
+            `properties` (those not in `required` may be left out) and nothing besides; arrays
+            `items`, `minItems`, `maxItems`; strings `minLength`, `maxLength`; numbers `minimum`,
+            `maximum` (a fraction is only written between whole numbers that both lie inside).
+            Titles and descriptions are passed over.
         end_token: follows a value that could also go on, such as a bare number.
         numbers: how numbers may be spelled.
+        spelled: the tokeniser's tokens, where they have been read before.
 
     Raises:
         ValueError: the schema is not understood (the place and the keyword are named), permits
             nothing, or needs too many states.
     """
     machine = compile_pattern(schema_pattern(schema, numbers))
-    return lift(machine, TokenBytes(token_bytes(tokenizer)), end_token=end_token)
+    spelled = TokenBytes(token_bytes(tokenizer)) if spelled is None else spelled
+    return lift(machine, spelled, end_token=end_token)
 
 
 def schema_pattern(
-    schema: Mapping[str, Any], numbers: NumberFormat, place: str = "schema"
+    schema: Mapping[str, Any], numbers: NumberFormat, place: str = "schema", depth: int = 1
 ) -> Pattern:
     """The byte strings of a schema; see `json_schema`."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{place}: schemas may lie {MAX_DEPTH} deep inside one another")
     if not isinstance(schema, Mapping):
-        raise ValueError(f"{place} ({schema!r}) must be an object")
+        raise ValueError(f"{place} ({_shown(schema)}) must be an object")
     for keyword in ("enum", "const", "anyOf"):
         if keyword in schema:
             _refuse_others(schema, {keyword, "type"}, place)
-            return _alternatives(schema, keyword, numbers, place)
+            return _alternatives(schema, keyword, numbers, place, depth)
     kind = schema.get("type")
-    if kind not in _KEYWORDS:
+    kinds: list[Any] = list(kind) if isinstance(kind, list | tuple) else [kind]
+    if not kinds or not all(isinstance(k, str) and k in _KEYWORDS for k in kinds):
         raise ValueError(
-            f"{place}: type ({kind!r}) must be one of {', '.join(_KEYWORDS)}, "
-            "unless there is enum, const or anyOf"
+            f"{place}: type ({_shown(kind)}) must be one of {', '.join(_KEYWORDS)}, or a list of "
+            "them, unless there is enum, const or anyOf"
         )
-    _refuse_others(schema, _KEYWORDS[kind] | {"type"}, place)
+    _refuse_others(schema, {"type"}.union(*(_KEYWORDS[k] for k in kinds)), place)
+    patterns = [_of_type(schema, k, numbers, place, depth) for k in dict.fromkeys(kinds)]
+    return patterns[0] if len(patterns) == 1 else choice(*patterns)
+
+
+def _of_type(
+    schema: Mapping[str, Any], kind: str, numbers: NumberFormat, place: str, depth: int
+) -> Pattern:
     if kind == "object":
-        return _object(schema, numbers, place)
+        return _object(schema, numbers, place, depth)
     if kind == "array":
-        return _array(schema, numbers, place)
+        return _array(schema, numbers, place, depth)
     if kind == "string":
         low, high = _counts(schema, "minLength", "maxLength", place)
         return sequence(literal('"'), repeat(_CHARACTER, low, high), literal('"'))
@@ -133,6 +153,11 @@ def schema_pattern(
     return _number(schema, numbers, place, fraction=kind == "number")
 
 
+def _shown(value: Any) -> str:
+    """A value in a message: never long, however long or deep it is."""
+    return reprlib.repr(value)
+
+
 def _refuse_others(schema: Mapping[str, Any], known: set[str], place: str) -> None:
     for keyword in schema:
         if keyword not in known | _IGNORED:
@@ -140,71 +165,78 @@ def _refuse_others(schema: Mapping[str, Any], known: set[str], place: str) -> No
 
 
 def _alternatives(
-    schema: Mapping[str, Any], keyword: str, numbers: NumberFormat, place: str
+    schema: Mapping[str, Any], keyword: str, numbers: NumberFormat, place: str, depth: int
 ) -> Pattern:
     if keyword == "const":
         return literal(_dumped(schema["const"], f"{place}.const"))
     values = schema[keyword]
     if not isinstance(values, Sequence) or isinstance(values, str) or not len(values):
-        raise ValueError(f"{place}.{keyword} ({values!r}) must be a list of at least one")
+        raise ValueError(f"{place}.{keyword} ({_shown(values)}) must be a list of at least one")
     if keyword == "enum":
         return choice(*(literal(_dumped(value, f"{place}.enum")) for value in values))
-    return choice(
-        *(schema_pattern(s, numbers, f"{place}.anyOf[{i}]") for i, s in enumerate(values))
-    )
+    inner = [
+        schema_pattern(s, numbers, f"{place}.anyOf[{i}]", depth + 1) for i, s in enumerate(values)
+    ]
+    return choice(*inner)
 
 
 def _dumped(value: Any, place: str) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{place} ({value!r}) must be JSON: {error}") from None
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{place} ({_shown(value)}) must be JSON: {error}") from None
+    return text
 
 
-def _object(schema: Mapping[str, Any], numbers: NumberFormat, place: str) -> Pattern:
+def _object(schema: Mapping[str, Any], numbers: NumberFormat, place: str, depth: int) -> Pattern:
     if schema.get("additionalProperties", False) is not False:
         raise ValueError(f"{place}: additionalProperties must be false")
-    properties = schema.get("properties", {})
-    required = set(schema.get("required", ()))
-    for name in required - set(properties):
-        raise ValueError(f"{place}: required ({name}) must be one of its properties")
-    # rest[started]: what may follow once a member has been written, and before any has.
-    rest = {True: literal("}"), False: literal("}")}
-    for name, value in reversed(properties.items()):
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, Mapping) or not all(isinstance(name, str) for name in properties):
+        raise ValueError(
+            f"{place}: properties ({_shown(properties)}) must be an object of schemas by name"
+        )
+    # Python's callers may give a set.
+    is_list = isinstance(required, Collection) and not isinstance(required, str | Mapping)
+    if not is_list or not all(isinstance(name, str) for name in required):
+        raise ValueError(f"{place}: required ({_shown(required)}) must be a list of names")
+    for name in required:
+        if name not in properties:
+            raise ValueError(f"{place}: required ({name}) must be one of its properties")
+    members = []
+    for name, value in properties.items():
         key = literal(f"{_dumped(name, place)}: ")
-        member = sequence(key, schema_pattern(value, numbers, f"{place}.{name}"))
-        written = {
-            started: sequence(literal(", " if started else ""), member, rest[True])
-            for started in (True, False)
-        }
-        if name in required:
-            rest = written
-        else:
-            rest = {started: choice(written[started], rest[started]) for started in (True, False)}
-    return sequence(literal("{"), rest[False])
+        members.append(sequence(key, schema_pattern(value, numbers, f"{place}.{name}", depth + 1)))
+    needed = [name in required for name in properties]
+    return sequence(literal("{"), selection(members, needed, literal(", ")), literal("}"))
 
 
-def _array(schema: Mapping[str, Any], numbers: NumberFormat, place: str) -> Pattern:
+def _array(schema: Mapping[str, Any], numbers: NumberFormat, place: str, depth: int) -> Pattern:
     if "items" not in schema:
         raise ValueError(f"{place}: an array must have items")
-    item = schema_pattern(schema["items"], numbers, f"{place}.items")
+    item = schema_pattern(schema["items"], numbers, f"{place}.items", depth + 1)
     low, high = _counts(schema, "minItems", "maxItems", place)
     if high == 0:
         return literal("[]")
-    following = sequence(literal(", "), item)
-    full = sequence(item, repeat(following, max(low - 1, 0), None if high is None else high - 1))
-    body = full if low else choice(full, literal(""))
-    return sequence(literal("["), body, literal("]"))
+    full = joined(item, literal(", "), max(low, 1), high)
+    return sequence(literal("["), full if low else choice(full, literal("")), literal("]"))
 
 
 def _counts(schema: Mapping[str, Any], least: str, most: str, place: str) -> tuple[int, int | None]:
     low, high = schema.get(least, 0), schema.get(most)
     for name, value in ((least, low), (most, high)):
         if value is not None and (type(value) is not int or value < 0):
-            raise ValueError(f"{place}: {name} ({value!r}) must be a whole number of at least 0")
+            raise ValueError(
+                f"{place}: {name} ({_shown(value)}) must be a whole number of at least 0"
+            )
     if high is not None and low > high:
         raise ValueError(f"{place}: {least} ({low}) must not be above {most} ({high})")
     return low, high
+
+
+def _is_finite(value: float) -> bool:
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def _number(
@@ -212,8 +244,9 @@ def _number(
 ) -> Pattern:
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     for name, value in (("minimum", low), ("maximum", high)):
-        if type(value) not in (int, float) or math.isnan(value):
-            raise ValueError(f"{place}: {name} ({value!r}) must be a number")
+        # JSON's own 1e400 is read as infinite.
+        if name in schema and (type(value) not in (int, float) or not _is_finite(value)):
+            raise ValueError(f"{place}: {name} ({_shown(value)}) must be a finite number")
     digits = repeat(_DIGIT, 1, numbers.fraction_digits)
     point = sequence(literal("."), digits)
     with_fraction = fraction and numbers.fraction_digits > 0

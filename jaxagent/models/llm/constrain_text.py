@@ -18,7 +18,15 @@ Rule = Sequence[Sequence[str]]
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of a text as it stands: no special tokens around it."""
+    """Token ids of a text as it stands: no special tokens around it.
+
+    Raises:
+        ValueError: the text holds half of a surrogate pair, which no tokeniser reads.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"text ({text!r}) holds half of a surrogate pair") from None
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -32,23 +40,36 @@ def string_set(tokenizer: Any, strings: Sequence[str], *, end_token: int) -> Aut
         end_token: follows a string that is also the beginning of another.
 
     Raises:
-        ValueError: there are no strings, or one of them is empty or holds the end token.
+        ValueError: there are no strings, or one of them is empty, holds a special token (no text:
+            decoding passes over it), or half of a surrogate pair.
     """
     if not len(strings):
         raise ValueError("strings must hold at least one string, found none")
     edges: list[dict[int, list[int]]] = [{}]
-    finals = []
+    finals, special = [], special_tokens(tokenizer)
     for number, text in enumerate(strings):
         if not text:
             raise ValueError(f"strings[{number}] must not be empty")
         state = 0
         for token in encode(tokenizer, text):
+            _refuse_special(token, special, f"strings[{number}] ({text!r})")
             if token not in edges[state]:
                 edges[state][token] = [len(edges)]
                 edges.append({})
             state = edges[state][token][0]
         finals.append(state)
     return determinise(edges, [0], finals, end_token=end_token)
+
+
+def special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Tokens that stand for no text, by id: decoding passes over them."""
+    added = tokenizer.added_tokens_decoder
+    return {token: item.content for token, item in added.items() if item.special}
+
+
+def _refuse_special(token: int, special: dict[int, str], place: str) -> None:
+    if token in special:
+        raise ValueError(f"{place} must not hold a special token, found {special[token]!r}")
 
 
 def verb_object_grammar(tokenizer: Any, rules: Sequence[Rule], *, end_token: int) -> Automaton:
@@ -63,11 +84,13 @@ def verb_object_grammar(tokenizer: Any, rules: Sequence[Rule], *, end_token: int
         end_token: follows a sentence that is also the beginning of another.
 
     Raises:
-        ValueError: there are no rules, a rule has no slots, a slot no phrases, a phrase is empty,
-            or this tokeniser joins phrases across the space, so that a sentence is not its
-            phrases' tokens one after another (use `string_set` on the sentences then).
+        ValueError: there are no rules, a rule has no slots, a slot no phrases, a phrase is empty
+            or holds a special token, or this tokeniser joins phrases across the space, so that a
+            sentence is not its phrases' tokens one after another (use `string_set` on the
+            sentences then).
     """
     _check(rules)
+    special = special_tokens(tokenizer)
     edges: list[dict[int, list[int]]] = []
     starts, finals = [], []
     for rule in rules:
@@ -76,6 +99,8 @@ def verb_object_grammar(tokenizer: Any, rules: Sequence[Rule], *, end_token: int
         for tokens_of_slot in _slots(tokenizer, rule):
             following = _new(edges)
             for tokens in tokens_of_slot:
+                for token in tokens:
+                    _refuse_special(token, special, "a phrase")
                 _add_path(edges, node, following, tokens)
             node = following
         finals.append(node)

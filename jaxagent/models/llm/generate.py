@@ -8,11 +8,13 @@ generator.score(prompt, candidates)     # all candidates at once
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from jaxagent.models.llm.batching import Batcher
 from jaxagent.models.llm.constrain import Automaton, Packer, bucket
+from jaxagent.models.llm.constrain_bytes import TokenBytes, token_bytes
 from jaxagent.models.llm.constrain_json import json_schema
 from jaxagent.models.llm.constrain_text import Rule, encode, string_set, verb_object_grammar
 from jaxagent.models.llm.generate_reply import Completion, Prompt, Request
@@ -68,10 +70,18 @@ class Generator:
         self.weights: Weights = lay_out(variables)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt."""
+        """Token ids of a prompt.
+
+        Raises:
+            ValueError: an id is not in the model's vocabulary, or the text is none.
+        """
         if isinstance(prompt, str):
             return encode(self.model.tokenizer, prompt)
-        return [int(token) for token in prompt]
+        size, tokens = self.model.config.vocab_size, [int(token) for token in prompt]
+        for token in tokens:
+            if not 0 <= token < size:
+                raise ValueError(f"token ({token}) must lie in [0, {size - 1}], the vocabulary")
+        return tokens
 
     def string_set(self, strings: Sequence[str]) -> Automaton:
         """A constraint: one of these strings; see `constrain_text.string_set`."""
@@ -83,7 +93,17 @@ class Generator:
 
     def json_schema(self, schema: Mapping[str, Any]) -> Automaton:
         """A constraint: JSON of a schema; see `constrain_json.json_schema`."""
-        return json_schema(self.model.tokenizer, schema, end_token=self.end_token)
+        tokenizer, spelled = self.model.tokenizer, self.token_bytes
+        return json_schema(tokenizer, schema, end_token=self.end_token, spelled=spelled)
+
+    @functools.cached_property
+    def token_bytes(self) -> TokenBytes:
+        """The bytes of every token, which schemas need; read once.
+
+        Raises:
+            ValueError: the tokeniser is of an unknown kind.
+        """
+        return TokenBytes(token_bytes(self.model.tokenizer))
 
     def generate(
         self,

@@ -16,6 +16,7 @@ from jaxagent.models.llm.constrain_bytes import (
     byte_range,
     choice,
     compile_pattern,
+    joined,
     lift,
     literal,
     repeat,
@@ -138,6 +139,12 @@ def test_states_that_lead_nowhere_are_cut():
         (lambda t: string_set(t, [], end_token=1), "at least one string, found none"),
         (lambda t: string_set(t, ["a", ""], end_token=1), r"strings\[1\] must not be empty"),
         (lambda t: string_set(t, ["look"], end_token=encode(t, "look")[0]), "end token"),
+        (
+            lambda t: string_set(t, ["x", "<|im_start|>hello"], end_token=2),
+            r"strings\[1\] .* must not hold a special token, found '<\|im_start\|>'",
+        ),
+        (lambda t: string_set(t, ["\ud800"], end_token=2), "half of a surrogate pair"),
+        (lambda t: verb_object_grammar(t, [[["go"], ["<|im_end|>"]]], end_token=2), "special"),
         (lambda t: verb_object_grammar(t, [], end_token=1), "at least one rule"),
         (lambda t: verb_object_grammar(t, [[]], end_token=1), r"rules\[0\] must have"),
         (
@@ -300,12 +307,74 @@ def test_strings_are_well_formed_utf8():
         ({"type": "integer", "minimum": 0.2, "maximum": 0.8}, "no whole number"),
         ({"type": "number", "minimum": 0}, "may span at most"),
         ({"enum": []}, "at least one"),
+        ({"type": []}, r"schema: type \(\[\]\) must be one of"),
+        ({"type": ["string", "date"]}, r"schema: type \(\['string', 'date'\]\)"),
+        ({"type": [["string"]]}, r"schema: type \(\[\['string'\]\]\)"),
+        ({"type": ["string", "null"], "minItems": 1}, r"keyword \(minItems\)"),
+        ({"type": "object", "properties": []}, r"schema: properties \(\[\]\) must be an object"),
+        ({"type": "object", "properties": {1: {}}}, r"schema: properties .* by name"),
+        ({"type": "object", "required": 5}, r"schema: required \(5\) must be a list of names"),
+        ({"type": "object", "required": [["a"]]}, r"required \(\[\['a'\]\]\) must be a list"),
+        ({"type": "object", "required": "ab"}, r"required \('ab'\) must be a list of names"),
+        ({"type": "number", "minimum": 1e400}, r"minimum \(inf\) must be a finite number"),
+        ({"type": "integer", "maximum": -1e400}, r"maximum \(-inf\) must be a finite number"),
+        ({"type": "integer", "maximum": None}, r"maximum \(None\) must be a finite number"),
+        ({"const": "\ud800"}, r"schema\.const .* must be JSON"),
         ({"const": float("nan")}, "must be JSON"),
     ],
 )
 def test_schemas_that_are_not_understood_are_named(schema, complaint):
     with pytest.raises(ValueError, match=complaint):
         json_schema(byte_tokenizer(), schema, end_token=2)
+
+
+def nested(depth):
+    schema = {"type": "null"}
+    for _ in range(depth - 1):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def test_schemas_lie_so_deep_inside_one_another_and_no_deeper():
+    tokenizer = byte_tokenizer()
+    a = json_schema(tokenizer, nested(64), end_token=2)
+    value = None
+    for _ in range(63):
+        value = [value, value] if value is None else [value]
+    assert accepts(a, encode(tokenizer, json.dumps(value)), 2)
+    for depth in (65, 300):
+        with pytest.raises(ValueError, match=r"items: schemas may lie 64 deep inside one another"):
+            json_schema(tokenizer, nested(depth), end_token=2)
+    with pytest.raises(ValueError, match=r"schema\.enum .* must be JSON"):
+        json_schema(tokenizer, {"enum": [nested(3000)]}, end_token=2)
+
+
+def test_a_list_of_types_is_any_of_them():
+    tokenizer = byte_tokenizer()
+    schema = {"type": ["integer", "null", "string"], "maximum": 2, "minimum": 1, "maxLength": 1}
+    a = json_schema(tokenizer, schema, end_token=2)
+    for text, expected in (("1", 1), ("2", 1), ("3", 0), ("null", 1), ('"a"', 1), ('"ab"', 0)):
+        assert accepts(a, encode(tokenizer, text), 2) == bool(expected), text
+
+
+@pytest.mark.parametrize("num_required", [0, 1, 3])
+def test_any_of_the_optional_properties_may_be_left_out(num_required):
+    """Every choice of four, by hand; and forty of them take states in proportion."""
+    tokenizer, names = byte_tokenizer(), ["a", "ab", "b", "c"]
+    required = names[1 : 1 + num_required]
+
+    def build(names):
+        properties = {name: {"type": "null"} for name in names}
+        schema = {"type": "object", "properties": properties, "required": required}
+        return json_schema(tokenizer, schema, end_token=2)
+
+    a = build(names)
+    for chosen in itertools.chain(*(itertools.combinations(names, n) for n in range(5))):
+        text = json.dumps(dict.fromkeys(chosen))
+        assert accepts(a, encode(tokenizer, text), 2) == (set(required) <= set(chosen)), text
+        assert not accepts(a, encode(tokenizer, text.replace("}", ", }")), 2)
+    sizes = [len(build(names + [f"{n:02}" for n in range(count)]).distance) for count in (20, 40)]
+    assert sizes[1] < 2.5 * sizes[0]
 
 
 def test_patterns_against_regular_expressions():
@@ -317,6 +386,8 @@ def test_patterns_against_regular_expressions():
         r"(a|bc)*": repeat(a_or_bc, 0, None),
         r"(a|bc){2,3}c?": sequence(repeat(a_or_bc, 2, 3), repeat(literal("c"), 0, 1)),
         r"[a-b]+c": sequence(repeat(byte_range(97, 98), 1, None), literal("c")),
+        r"(a|bc)(b(a|bc)){1,2}": joined(a_or_bc, literal("b"), 2, 3),
+        r"(a|bc)(b(a|bc))*": joined(a_or_bc, literal("b"), 1, None),
         r"(ab*|b)": choice(sequence(literal("a"), repeat(literal("b"), 0, None)), literal("b")),
     }
     letters = TokenBytes([b"a", b"b", b"c", b"ab", b""])

@@ -379,6 +379,10 @@ def test_layers_are_views_of_the_parameters_and_adapters_go_along():
     [
         (lambda g: g.generate([]), "at least one row, found 0"),
         (lambda g: g.generate([[]]), "at least one token"),
+        (lambda g: g.generate([[5, 100_000]]), r"token \(100000\) must lie in \[0, 319\]"),
+        (lambda g: g.generate([[-1]]), r"token \(-1\) must lie in \[0, 319\]"),
+        (lambda g: g.score([5], [[6], [320]]), r"token \(320\) must lie in \[0, 319\]"),
+        (lambda g: g.generate(["\ud800"]), "half of a surrogate pair"),
         (lambda g: g.generate([[5] * 1010], FREE), r"prompt \(1010 tokens\).*\(up to 20\).*1024"),
         (lambda g: g.session(2).generate([[5]]), r"prompts \(1\) must be one for each row \(2\)"),
         (lambda g: g.score([5] * 1022, ["go to desk 1"]), r"prompt \(1022 tokens\)"),
