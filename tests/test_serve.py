@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -149,6 +150,39 @@ def test_a_schema_is_kept(server):
     }
     assert {json.loads(text)["go"] for text in said} <= {"desk", "table", "fridge"}
     assert len(said) > 1
+
+
+def test_a_schema_that_takes_long_holds_up_nobody_else(generator, monkeypatch):
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    build, begun, go_on = generator.json_schema, [], threading.Event()
+
+    def slow(schema):
+        begun.append(schema)
+        assert go_on.wait(60)
+        return build(schema)
+
+    monkeypatch.setattr(generator, "json_schema", slow)
+    with serving(generator) as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        ask = functools.partial(complete, server, response_format=form, max_tokens=60)
+        try:
+            waiting = [pool.submit(ask) for _ in range(2)]
+            wait_until(lambda: begun)
+            assert complete(server)["usage"]["completion_tokens"] > 0
+            assert not any(each.done() for each in waiting)
+        finally:
+            go_on.set()
+        assert len({text_of(each.result()) for each in waiting}) == 1
+    assert len(begun) == 1  # the second waits for what the first builds
+
+
+@pytest.mark.parametrize("depth", [300, 900])
+def test_a_schema_that_is_too_deep_is_refused(server, depth):
+    schema = '{"type": "array", "items": ' * depth + '{"type": "null"}' + "}" * depth
+    form = '{"type": "json_schema", "json_schema": {"schema": ' + schema + "}}"
+    body = json.dumps(asked(response_format=None)).replace("null", form)
+    status, _, reply = post(server, body.encode())
+    assert status == 400
+    assert "deep" in json.loads(reply)["error"]["message"]
 
 
 def test_a_stream_says_the_same_in_pieces(server):
@@ -503,6 +537,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path, monkeypatch):
     [
         ((), "the following arguments are required: MODEL"),
         (("nowhere",), "unknown model 'nowhere'"),
+        (("nowhere", "--context", "0"), "context (0) must be at least 2"),
         (("nowhere", "--port", "70000"), "port (70000) must lie in [0, 65535]"),
         (("nowhere", "--api-key-env", "NO_SUCH_KEY"), "api-key-env (NO_SUCH_KEY): there is no"),
     ],

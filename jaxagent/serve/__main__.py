@@ -57,9 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"port ({options.port}) must lie in [0, 65535] and max-body "
                 f"({options.max_body}) be at least 1"
             )
+        if options.context is not None and options.context < 2:
+            raise ValueError(f"context ({options.context}) must be at least 2")
         use_compilation_cache()
         generator = Generator(load_model(options.model, dtype=options.dtype))
-        context = options.context or min(2048, generator.model.config.max_positions)
+        context = options.context
+        if context is None:
+            context = min(2048, generator.model.config.max_positions)
         with Engine(generator, rows=options.rows, queue_length=options.queue) as engine:
             service = Service(generator, engine, context)
             with _listen(options, service, key) as server:

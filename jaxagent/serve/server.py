@@ -55,8 +55,9 @@ class Service:
             raise ValueError(f"context ({context}) must lie in [2, {limit}] for {self.name}")
         self.engine, self._generator, self._context = engine, generator, context
         self._schemas: OrderedDict[str, Automaton] = OrderedDict()
-        # Tokenisers and the table of schemas are not made for several threads at once.
-        self._lock = threading.Lock()
+        # Tokenisers and the table of schemas are not made for several threads at once. An
+        # automaton takes seconds and hundreds of megabytes: one at a time, while others go on.
+        self._lock, self._building = threading.Lock(), threading.Lock()
 
     def ask(self, request: ChatRequest) -> Ticket:
         """Put a request to the engine.
@@ -88,8 +89,11 @@ class Service:
             )
             constraint = None if request.schema is None else self._constraint(request.schema)
             return self.engine.submit(prompt, sampling, constraint)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ApiError(400, str(error)) from None
+        except RecursionError:
+            message = "the schema is nested too deeply"
+            raise ApiError(400, message, param="response_format") from None
         except QueueFull as error:
             raise ApiError(
                 429, str(error), code="rate_limit_exceeded", headers={"Retry-After": "1"}
@@ -110,13 +114,25 @@ class Service:
 
     def _constraint(self, schema: Mapping[str, Any]) -> Automaton:
         key = json.dumps(schema)
+        if (found := self._built(key)) is not None:
+            return found
+        with self._building:
+            # Another request may have built it meanwhile.
+            if (found := self._built(key)) is not None:
+                return found
+            made = self._generator.json_schema(schema)
+            with self._lock:
+                self._schemas[key] = made
+                while len(self._schemas) > _KEPT_SCHEMAS:
+                    self._schemas.popitem(last=False)
+            return made
+
+    def _built(self, key: str) -> Automaton | None:
         with self._lock:
-            if key not in self._schemas:
-                self._schemas[key] = self._generator.json_schema(schema)
-            self._schemas.move_to_end(key)
-            while len(self._schemas) > _KEPT_SCHEMAS:
-                self._schemas.popitem(last=False)
-            return self._schemas[key]
+            _ = self._generator.token_bytes  # the tokeniser is read under the lock, once
+            if key in self._schemas:
+                self._schemas.move_to_end(key)
+            return self._schemas.get(key)
 
 
 class ChatServer(ThreadingHTTPServer):
