@@ -88,6 +88,9 @@ class WordTokenizer:
         kinds: kinds of things with the highest number that one of them bears; each kind becomes a
             token, and so does each of its things. Without kinds, names are two words.
 
+    Raises (the constructor):
+        ValueError: a word is also a kind, or a kind has no things.
+
     Attributes:
         vocab_size: V.
         factors: what embeddings are made of.
@@ -98,6 +101,9 @@ class WordTokenizer:
         self.words, self.kinds = tuple(dict.fromkeys(words)), dict(kinds or {})
         if clash := set(self.words) & set(self.kinds):
             raise ValueError(f"{sorted(clash)} cannot be both words and kinds of things")
+        for kind, highest in self.kinds.items():
+            if highest < 1:
+                raise ValueError(f"kinds: the highest number of {kind!r} ({highest}) must be >= 1")
         stems = [PAD, UNKNOWN, *self.words, *self.kinds]
         numbers = [0] * len(stems)
         self._tokens = list(stems)
@@ -146,7 +152,14 @@ class WordTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The tokens with blanks between them."""
+        """The tokens with blanks between them.
+
+        Raises:
+            ValueError: an id is not in the vocabulary.
+        """
+        for number in ids:
+            if not 0 <= number < self.vocab_size:
+                raise ValueError(f"token ({number}) must lie in [0, {self.vocab_size - 1}]")
         return " ".join(self._tokens[int(number)] for number in ids)
 
     def ids_of(self, tokens: Iterable[str]) -> list[int]:

@@ -80,6 +80,11 @@ def test_a_description_makes_the_same_tokeniser():
 def test_words_and_kinds_must_differ_and_exact_tokens_must_exist():
     with pytest.raises(ValueError, match=r"\['apple'\] cannot be both"):
         WordTokenizer(["apple"], KINDS)
+    with pytest.raises(ValueError, match=r"highest number of 'egg' \(0\) must be >= 1"):
+        WordTokenizer([], {"egg": 0})
+    for token in (-1, 10_000):
+        with pytest.raises(ValueError, match=rf"token \({token}\) must lie in \[0, "):
+            tokenizer().decode([token])
     with pytest.raises(ValueError, match="no token 'apple 7'"):
         tokenizer().ids_of(["go", "apple 7"])
 
