@@ -51,6 +51,23 @@ class Noise:
     noisy_steps: int = 25
     """From here on the expert has its way, so that the episode ends."""
 
+    def __post_init__(self):
+        if not self.random_shares:
+            raise ValueError("random_shares () must hold at least one share")
+        shares = {name: (getattr(self, name),) for name in ("refused", "repeats", "wide_search")}
+        for name, values in {"random_shares": self.random_shares, **shares}.items():
+            for value in values:
+                # Not "< 0 or > 1", which lets nan pass.
+                if isinstance(value, str) or not 0 <= value <= 1:
+                    raise ValueError(f"{name} ({value!r}) must lie in [0, 1]")
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature ({self.temperature}) must lie in [0, infinity)")
+        if not 0 <= self.noisy_steps < DEFAULT_HORIZON:
+            raise ValueError(
+                f"noisy_steps ({self.noisy_steps}) must lie in [0, {DEFAULT_HORIZON}), the steps "
+                "of a demonstration"
+            )
+
 
 def demonstrate_noisily(
     game: Game, rng: random.Random, noise: Noise | None = None, horizon: int = DEFAULT_HORIZON
