@@ -17,6 +17,7 @@ from envs.text.game import Game, load_game
 from envs.text.generator import generate_games
 from envs.text.household import household
 from envs.text.noisy import Noise, demonstrate_noisily
+from experiments.household_episodes import LabelledEpisode, VisitedStates, recorded_episodes
 from experiments.planner_config import PlannerConfig
 from jaxagent.models.llm.words import WordTokenizer, words_of
 from jaxagent.planning.household_format import compact_words, plain_words
@@ -141,14 +142,18 @@ class Games(NamedTuple):
     validation: list[Game]
     validation_goals: list[str]
     """Another wording of each validation game's task; "" keeps it."""
+    recorded: list[LabelledEpisode]
+    """Episodes of a file, beside those that are played while training."""
 
 
 def find_games(config: PlannerConfig) -> Games:
-    """The games that the configuration names.
+    """The games, and the recorded episodes, that the configuration names.
 
     Raises:
-        DataError: they are not where they should be.
+        DataError: they are not where they should be, or there are none.
+        ValueError: the file of recorded episodes cannot be used.
     """
+    recorded = recorded_episodes(Path(config.demonstrations)) if config.demonstrations else []
     split = Split([], [], [])
     if config.source != "generated":
         try:
@@ -159,12 +164,17 @@ def find_games(config: PlannerConfig) -> Games:
                 raise
     made = generate_games(config.generated_games, _GENERATED_SEED)
     generated = [each.game for each in made] if config.generated_share or not split.train else []
+    if not split.train and not generated:
+        raise DataError(
+            "generated_games (0) must be at least 1 where the benchmark's train games are not "
+            "found: see --data and ALFWORLD_DATA"
+        )
     if split.validation:
         chosen = split.validation[: config.validation_games]
         goals = [human_goals(p)[0] if config.goals == "human" else "" for p in chosen]
-        return Games(split, generated, [load_game(path) for path in chosen], goals)
+        return Games(split, generated, [load_game(path) for path in chosen], goals, recorded)
     validation = [g.game for g in generate_games(config.validation_games, _VALIDATION_SEED, "seen")]
-    return Games(split, generated, validation, [""] * len(validation))
+    return Games(split, generated, validation, [""] * len(validation), recorded)
 
 
 def with_goal(opening: str, sentence: str) -> str:
@@ -179,13 +189,6 @@ def human_words(paths: Sequence[Path], least: int = 3) -> list[str]:
         word for path in paths for sentence in human_goals(path) for word in words_of(sentence)
     )
     return sorted(word for word, count in counts.items() if count >= least)
-
-
-class LabelledEpisode(NamedTuple):
-    """An episode with what the expert would have done in each of its states."""
-
-    opening: str
-    turns: list[LabelledTurn]
 
 
 _NAME = re.compile(r"\b([a-z]+) (\d+)\b")
@@ -220,45 +223,6 @@ def renumbered(episode: LabelledEpisode, rng: random.Random) -> LabelledEpisode:
     return LabelledEpisode(rename(episode.opening), turns)
 
 
-class VisitedStates:
-    """Episodes that the planner played and the expert labelled, kept in a folder by round.
-
-    A round serves the chunks from a number on that no chunk already made can have: what a chunk
-    holds does not depend on when it was made.
-
-    Args (of the constructor):
-        folder: where the rounds are kept.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._rounds: dict[int, list[LabelledEpisode]] = {}
-        for file in sorted(folder.glob("from-*.json")):
-            episodes = json.loads(file.read_text(encoding="utf-8"))
-            self._rounds[int(file.stem.removeprefix("from-"))] = [
-                LabelledEpisode(opening, [LabelledTurn(*turn) for turn in turns])
-                for opening, turns in episodes
-            ]
-
-    def add(self, first_chunk: int, episodes: Sequence[LabelledEpisode]) -> None:
-        """Keep a round, for chunks from `first_chunk` on."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / f"from-{first_chunk:09d}.json"
-        unfinished = file.with_suffix(".part")
-        unfinished.write_text(json.dumps(episodes), encoding="utf-8")
-        unfinished.replace(file)
-        self._rounds[first_chunk] = list(episodes)
-
-    def before(self, chunk: int) -> list[LabelledEpisode]:
-        """All episodes that a chunk may draw from."""
-        return [
-            episode
-            for first, episodes in sorted(self._rounds.items())
-            if first <= chunk
-            for episode in episodes
-        ]
-
-
 @dataclass(frozen=True)
 class Demonstrator:
     """Plays games as the expert with mistakes, chunk after chunk; a chunk depends on its number.
@@ -274,6 +238,8 @@ class Demonstrator:
         are_goals_human: tasks of the benchmark's games as people worded them.
         visited: what the planner itself has visited.
         visited_share: how many of the episodes are taken from there, once there are some.
+        recorded: episodes of a file.
+        recorded_share: how many of the other episodes are taken from there.
         renumbered_share: how many of the episodes are `renumbered`.
     """
 
@@ -287,6 +253,8 @@ class Demonstrator:
     are_goals_human: bool = False
     visited: VisitedStates | None = None
     visited_share: float = 0.0
+    recorded: Sequence[LabelledEpisode] = ()
+    recorded_share: float = 0.0
     renumbered_share: float = 0.0
     games: GameCache = field(default_factory=GameCache)
 
@@ -298,6 +266,8 @@ class Demonstrator:
         while len(made) < CHUNK:
             if visited and rng.random() < self.visited_share:
                 episode = rng.choice(visited)
+            elif self.recorded and rng.random() < self.recorded_share:
+                episode = rng.choice(self.recorded)
             else:
                 episode = self._demonstrate(rng)
             if episode is not None:

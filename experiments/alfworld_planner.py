@@ -28,8 +28,6 @@ from envs.text.transcripts import write_transcripts
 from experiments.alfworld_data import (
     Demonstrator,
     Games,
-    LabelledEpisode,
-    VisitedStates,
     entity_tokenizer,
     find_games,
     human_goals,
@@ -37,6 +35,7 @@ from experiments.alfworld_data import (
     plain_tokenizer,
     share_below,
 )
+from experiments.household_episodes import LabelledEpisode, VisitedStates, words_in
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import PlannerConfig, continued, read_command_line
 from jaxagent.agents.planner import Imitation
@@ -89,7 +88,7 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
             tokenizer = entity_tokenizer(words)
         else:
             some = games.generated[:200] or [load_game(p) for p in games.split.train[:200]]
-            tokenizer = plain_tokenizer(some, words)
+            tokenizer = plain_tokenizer(some, [*words, *words_in(games.recorded)])
         model = tiny_model(tokenizer, config.style, config.dtype)
         imitation = Imitation(
             model, config.imitation, updates, factors=tokenizer.factors if compact else None
@@ -107,6 +106,12 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
         raise ValueError(
             f"preset ({config.preset}): its tokeniser has {len(base.tokenizer)} tokens, its model "
             f"{model.vocab_size}"
+        )
+    longest = max(shape.length for shape in batch_shapes(config))
+    if longest > model.max_positions:
+        raise ValueError(
+            f"row_tokens ({config.row_tokens}): episodes may have {longest} tokens, twice as many; "
+            f"the context of preset ({config.preset}) has {model.max_positions}"
         )
     tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size)
     initial, frozen = (None, base.params) if lora else (base.params, None)
@@ -171,6 +176,8 @@ class Run:
             are_goals_human=config.goals == "human",
             visited=self.visited,
             visited_share=config.dagger_share,
+            recorded=self.games.recorded,
+            recorded_share=config.demonstrations_share,
             renumbered_share=config.renumbered_share,
         )
 
@@ -183,6 +190,9 @@ class Run:
             source, share = "alfworld", f" ({config.generated_share:.0%} of the demonstrations)"
             beside = f" and {played}{share}" if made else ""
             played = f"{len(games.split.train):,} of the benchmark{beside}"
+        if games.recorded:
+            share = f"{config.demonstrations_share:.0%} of the demonstrations"
+            played += f", and {len(games.recorded):,} recorded episodes ({share})"
         state = jax.eval_shape(learner.imitation.init, jax.random.key(0), learner.initial)
         count, frozen = (
             sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))

@@ -3,14 +3,15 @@
 import argparse
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from envs.text.noisy import Noise
 from envs.text.protocol import DEFAULT_HORIZON
 from jaxagent.agents.planner import ImitationConfig
 from jaxagent.planning.household_format import FORMATS
-from jaxagent.training.config import overlay, parse_command_line, read_yaml, refuse
-from jaxagent.training.run_folder import CONFIG_FILE
+from jaxagent.training.config import overlay, parse_command_line, read_yaml, refuse, to_plain
+from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder
 from jaxagent.training.sft import SFTRunConfig
 
 PROGRAM = "python -m experiments.alfworld_planner"
@@ -57,6 +58,10 @@ class PlannerConfig:
     """Games played in each of these."""
     dagger_share: float = 0.3
     """Share of the demonstrations taken from these, once there are some."""
+    demonstrations: str | None = None
+    """JSONL file of `python -m envs.text.demonstrations`: its episodes take part, as they are."""
+    demonstrations_share: float = 0.3
+    """Share of the demonstrations, --dagger's apart, drawn from that file; the rest are played."""
     lora_rank: int = 0
     """Of low-rank terms beside frozen parameters (smollm2, hf:); 0 trains all parameters."""
     dtype: str = "float32"
@@ -102,7 +107,7 @@ class PlannerConfig:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1")
         if self.row_tokens < 128:
             raise ValueError(f"row_tokens ({self.row_tokens}) must be at least 128: one episode")
-        for name in ("generated_share", "renumbered_share", "dagger_share"):
+        for name in ("generated_share", "renumbered_share", "dagger_share", "demonstrations_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must lie in [0, 1]")
         self._check_games()
@@ -172,19 +177,63 @@ def preset(name: str, style: str | None) -> PlannerConfig:
 
 
 def read_command_line(arguments: Sequence[str]) -> PlannerConfig:
-    """Preset, then --config, then the command line; on a mistake one line and status 2."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("preset", "style", "config"):
-        early.add_argument(f"--{name}")
-    known, _ = early.parse_known_args(list(arguments))
+    """Preset, then --config, then the command line; on a mistake one line and status 2.
+
+    With --resume the configuration of the run stands in for the preset: what is asked for is to
+    be judged beside what the run has, not beside defaults that it may not have.
+    """
     try:
-        file = read_yaml(known.config) if known.config else {}
-        name = known.preset or str(file.get("preset", "tiny"))
-        style = known.style or file.get("style")
-        default = overlay(preset(name, style), file, str(known.config))
+        known, file = _read_early(arguments)
+        if known.resume:
+            run = SFTRunConfig(name=known.name, runs_dir=known.runs_dir)
+            begun = _begun(open_run_folder(run, "planner", True))  # type: ignore[arg-type]
+            # It stands where it was found, even if that is not where it was begun.
+            placed = dataclasses.replace(begun.run, name=known.name, runs_dir=known.runs_dir)
+            begun = dataclasses.replace(begun, run=placed)
+            default = overlay(begun, file, str(known.config))
+        else:
+            default = _over_preset(file, str(known.config), known.preset, known.style)
     except ValueError as error:
         refuse(str(error))
     return parse_command_line(PlannerConfig, arguments, default, PROGRAM, DESCRIPTION)
+
+
+def _read_early(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The options that decide what the others stand upon, and the content of --config."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("preset", "style", "config", "name"):
+        early.add_argument(f"--{name}")
+    early.add_argument("--runs-dir", "--runs_dir")
+    early.add_argument("--resume", action=argparse.BooleanOptionalAction)
+    try:
+        known, _ = early.parse_known_args(list(arguments))
+    except argparse.ArgumentError as error:
+        raise ValueError(str(error)) from None
+    file = read_yaml(known.config) if known.config else {}
+    run = file.get("run")
+    options = {**(run if isinstance(run, dict) else {}), **file}
+    known.resume = bool(options.get("resume")) if known.resume is None else known.resume
+    known.name = str(options.get("name", "")) if known.name is None else known.name
+    known.runs_dir = known.runs_dir or str(options.get("runs_dir", SFTRunConfig.runs_dir))
+    return known, file
+
+
+def _over_preset(
+    file: Mapping[str, Any], where: str, name: str | None = None, style: str | None = None
+) -> PlannerConfig:
+    """A file's options over the defaults of its preset, or of the one that is named."""
+    chosen = style or file.get("style")
+    # What is no text is refused by `overlay`, which knows what to say of it.
+    base = preset(
+        name or str(file.get("preset", "tiny")), chosen if isinstance(chosen, str) else None
+    )
+    return overlay(base, file, where)
+
+
+def _begun(folder: pathlib.Path) -> PlannerConfig:
+    """The configuration that a run was begun with."""
+    path = folder / CONFIG_FILE
+    return _over_preset(read_yaml(path), str(path))
 
 
 def continued(folder: pathlib.Path, arguments: Sequence[str]) -> PlannerConfig:
@@ -193,10 +242,7 @@ def continued(folder: pathlib.Path, arguments: Sequence[str]) -> PlannerConfig:
     Raises:
         ValueError: the command line asks for something else than was begun.
     """
-    path = folder / CONFIG_FILE
-    file = read_yaml(path)
-    saved = overlay(preset(str(file.get("preset")), file.get("style")), file, str(path))
-    asked = parse_command_line(PlannerConfig, arguments, saved, PROGRAM, DESCRIPTION)
+    saved, asked = _begun(folder), read_command_line(arguments)
     placement = {name: getattr(asked.run, name) for name in _PLACEMENT}
     run = dataclasses.replace(saved.run, **placement)
     same = dataclasses.replace(
@@ -205,11 +251,19 @@ def continued(folder: pathlib.Path, arguments: Sequence[str]) -> PlannerConfig:
     asked = dataclasses.replace(
         asked, resume=True, run=dataclasses.replace(asked.run, name=saved.run.name)
     )
-    for field in dataclasses.fields(PlannerConfig):
-        before, after = getattr(same, field.name), getattr(asked, field.name)
-        if before != after:
+    wanted = _options(asked)
+    for name, before in _options(same).items():
+        if before != wanted[name]:
             raise ValueError(
-                f"resume: {folder} was begun with {field.name} {before}, not {after}; start "
+                f"resume: {folder} was begun with {name} {before}, not {wanted[name]}; start "
                 "another run to change it"
             )
     return same
+
+
+def _options(config: PlannerConfig) -> dict[str, Any]:
+    """All options by name, those of the sections too."""
+    flat: dict[str, Any] = {}
+    for name, value in to_plain(config).items():
+        flat |= value if isinstance(value, dict) else {name: value}
+    return flat

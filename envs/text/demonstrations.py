@@ -22,6 +22,7 @@ from envs.text.searching import SearchingExpert
 from envs.text.subgoals import serves
 from envs.text.task import Task
 
+FORMAT = "jaxagent.demonstrations.1"
 EXPERTS = ("searching", "omniscient")
 
 
@@ -36,7 +37,8 @@ def demonstrate(game: Game, expert: str, horizon: int = DEFAULT_HORIZON) -> dict
 
     Returns:
         The record, or None if the expert does not win in time. ``subgoals[i]`` is what
-        ``commands[i]`` serves; ``observations`` has one entry more than ``commands``.
+        ``commands[i]`` serves; ``observations`` has one entry more than ``commands``; ``format``
+        names what a line holds, and its version.
 
     Raises:
         ValueError: an unknown expert, or a task sentence that the searching one cannot read.
@@ -65,6 +67,7 @@ def demonstrate(game: Game, expert: str, horizon: int = DEFAULT_HORIZON) -> dict
     if not state.won:
         return None
     return {
+        "format": FORMAT,
         "game": game.name,
         "task_type": game.task.kind if game.task else "other",
         "task": game.task_text,
@@ -127,6 +130,48 @@ def write_demonstrations(
     finally:
         unfinished.unlink(missing_ok=True)
     return written, left_out
+
+
+def read_demonstrations(path: Path) -> list[dict]:
+    """The records that `write_demonstrations` wrote, every line checked.
+
+    Raises:
+        ValueError: the file cannot be read or is empty, or a line is not of this format; file and
+            line are named, and what was found there.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text: expected lines of format {FORMAT!r}") from None
+    records = [_record(f"{path}:{number}", line) for number, line in enumerate(lines, 1)]
+    if not records:
+        raise ValueError(f"{path} is empty: expected lines of format {FORMAT!r}")
+    return records
+
+
+def _record(where: str, line: str) -> dict:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        raise ValueError(f"{where} is not JSON: expected format {FORMAT!r}") from None
+    if not isinstance(record, dict):
+        found = type(record).__name__
+        raise ValueError(f"{where}: found a {found} without a format, expected {FORMAT!r}")
+    if record.get("format") != FORMAT:
+        raise ValueError(f"{where}: found format {record.get('format')!r}, expected {FORMAT!r}")
+    for name in ("observations", "commands", "subgoals"):
+        texts = record.get(name)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{where}: {name} must be a list of texts")
+    read, said, meant = (len(record[n]) for n in ("observations", "commands", "subgoals"))
+    if not 0 < said == meant == read - 1:
+        raise ValueError(
+            f"{where}: found {said} commands, {meant} subgoals and {read} observations; expected "
+            "as many subgoals as commands, at least one, and one observation more"
+        )
+    return record
 
 
 _IN_WORDS = {"holds": "take {0}", "placed": "put {0} in/on {1}", "used": "use {0}"}

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from envs.text.demonstrations import demonstrate, write_demonstrations
 from envs.text.describe import opening_text
 from envs.text.engine import admissible_commands, step
 from envs.text.generator import generate_games
@@ -19,8 +20,6 @@ from envs.text.searching import SearchingExpert
 from experiments import alfworld_planner
 from experiments.alfworld_data import (
     Demonstrator,
-    LabelledEpisode,
-    VisitedStates,
     entity_tokenizer,
     kinds_of_things,
     renumbered,
@@ -29,6 +28,7 @@ from experiments.alfworld_data import (
     with_goal,
 )
 from experiments.alfworld_planner import main
+from experiments.household_episodes import LabelledEpisode, VisitedStates
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import read_command_line
 from jaxagent.models.llm.llama import init_params
@@ -77,6 +77,20 @@ def test_a_run_leaves_everything_and_can_be_taken_up(tmp_path, small_model, caps
     with pytest.raises(SystemExit, match="2"):
         main(["--runs-dir", str(tmp_path), "--name", "one", "--resume", "--rows", "4"])
     assert "was begun with rows 2, not 4" in capsys.readouterr().err
+    # Judged beside what the run has: by the defaults, 100 updates are for warming up.
+    again = ["--runs-dir", str(tmp_path), "--name", "one", "--resume"]
+    with pytest.raises(SystemExit, match="2"):
+        main([*again, "--num-updates", "9"])
+    assert "one was begun with num_updates 6, not 9; start" in capsys.readouterr().err
+    (visited,) = (folder / "visited").glob("from-*.json")
+    kept = visited.read_text()
+    visited.write_text("[]")
+    with pytest.raises(SystemExit, match="2"):
+        main([*again, "--num-updates", "6"])
+    expected = f"error: {visited}: found a list without a format, expected 'jaxagent.visited.1'\n"
+    assert capsys.readouterr().err == expected
+    visited.write_text(kept)
+    assert main([*again, "--num-updates", "6"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -98,13 +112,42 @@ def test_a_run_leaves_everything_and_can_be_taken_up(tmp_path, small_model, caps
         ("--data /nowhere", "/nowhere"),
         ("--config /nowhere.yaml", "config (/nowhere.yaml) cannot be read"),
         ("--resume --name nothing", "resume: "),
+        ("--generated-games 0", "generated_games (0) must be at least 1 where the benchmark's"),
+        ("--generated-games 2 --rows 3 --num-devices 7", "num_devices (7) must be one of"),
+        ("--random-shares", "random_shares"),
+        ("--random-shares 2.0", "random_shares (2.0) must lie in [0, 1]"),
+        ("--refused nan", "refused (nan) must lie in [0, 1]"),
+        ("--noisy-steps 50", "noisy_steps (50) must lie in [0, 50)"),
+        ("--demonstrations /nowhere.jsonl", "/nowhere.jsonl cannot be read"),
+        ("--demonstrations-share 2", "demonstrations_share (2.0) must lie in [0, 1]"),
+        ("--style", "--style"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(options, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     with pytest.raises(SystemExit) as left:
         main(options.split())
     assert left.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("style: 3", "style (3) must be of type str"),
+        ("noise: {random_shares: []}", "random_shares () must hold at least one share"),
+        ("noise: {random_shares: [2.0]}", "random_shares (2.0) must lie in [0, 1]"),
+    ],
+)
+def test_bad_files_are_one_line_and_status_2(options, message, tmp_path, capsys):
+    file = tmp_path / "options.yaml"
+    file.write_text(options)
+    with pytest.raises(SystemExit, match="2"):
+        main(["--config", str(file)])
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -152,6 +195,20 @@ def test_a_tokeniser_larger_than_its_model_is_refused(tmp_path, capsys):
     assert "tokens, its model 131" in capsys.readouterr().err
 
 
+def test_a_context_shorter_than_the_rows_is_refused(tmp_path, capsys):
+    tokenizer = small_tokenizer()
+    model = small_config(len(tokenizer) + 3, max_positions=1000)
+    base = LanguageModel(model, init_params(model, jax.random.key(0)), tokenizer, "base")
+    save_model(tmp_path / "model", base)
+    options = [*SHORT[:4], "--preset", f"hf:{tmp_path / 'model'}", "--runs-dir", str(tmp_path)]
+    with pytest.raises(SystemExit, match="2"):
+        main([*options, "--row-tokens", "512"])
+    error = capsys.readouterr().err
+    assert "row_tokens (512): episodes may have 1024 tokens, twice as many; the context" in error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_the_split_depends_on_names_alone(tmp_path):
     paths = [
         tmp_path / f"pick-Egg-None-Fridge-{plan}" / f"trial_{n}" / "game.tw-pddl"
@@ -193,6 +250,95 @@ def test_a_chunk_depends_on_its_number_and_on_what_was_visited_before_it(tmp_pat
     assert as_lists[3] == as_lists[4]
     shortest = min(map(len, as_lists[3]))
     assert sum(len(tokens) == shortest for tokens in as_lists[3]) > 0.3 * len(as_lists[3])
+
+
+def written_demonstrations(folder):
+    file = folder / "demonstrations.jsonl"
+    write_demonstrations(file, [made.game for made in generate_games(3, 11)], "searching")
+    return file
+
+
+def test_recorded_episodes_take_part_in_their_share(tmp_path, small_model, capsys):
+    file = written_demonstrations(tmp_path)
+    options = [*SHORT, "--demonstrations", str(file), "--demonstrations-share", "0.4"]
+    config = read_command_line([*options, "--renumbered-share", "0"])
+    run = alfworld_planner.Run(config, tmp_path / "run", alfworld_planner.Reporter())
+    assert "and 3 recorded episodes (40% of the demonstrations)" in run.describe()
+    games = [made.game for made in generate_games(3, 11)]
+    as_recorded = set()
+    for game in games:
+        played = demonstrate(game, "searching")
+        rows = zip(played["commands"], played["subgoals"], played["observations"][1:])
+        turns = [LabelledTurn(command, command, subgoal, seen) for command, subgoal, seen in rows]
+        episode = run.demonstrator.writer.write(played["observations"][0], turns)
+        as_recorded.add(tuple(episode.tokens))
+    made = [tuple(episode.tokens) for episode in run.demonstrator.episodes(0)]
+    share = sum(tokens in as_recorded for tokens in made) / len(made)
+    assert 0.3 < share < 0.5
+    assert as_recorded <= set(made)
+
+
+def test_a_plain_tokeniser_knows_the_words_of_recorded_episodes(tmp_path, small_model):
+    file = written_demonstrations(tmp_path)
+    file.write_text(file.read_text().replace("Nothing happens", "Nobody cares").replace(
+        "You are in the middle", "Thou art amid"))  # fmt: skip
+    config = read_command_line([*SHORT, "--demonstrations", str(file), "--style", "plain"])
+    run = alfworld_planner.Run(config, tmp_path / "run", alfworld_planner.Reporter())
+    assert {"Thou", "art", "amid"} <= set(run.learner.tokenizer.words)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": None}, "found format None, expected 'jaxagent.demonstrations.1'"),
+        ({"format": "jaxagent.demonstrations.0"}, "found format 'jaxagent.demonstrations.0', exp"),
+        ({"commands": "look"}, "commands must be a list of texts"),
+        ({"subgoals": [1]}, "subgoals must be a list of texts"),
+        ({"observations": []}, "0 observations; expected as many subgoals as commands"),
+        ([], "found a list without a format, expected 'jaxagent.demonstrations.1'"),
+        ("", "is not JSON: expected format 'jaxagent.demonstrations.1'"),
+    ],
+)
+def test_demonstrations_of_another_format_are_one_line(change, message, tmp_path, capsys):
+    file = written_demonstrations(tmp_path)
+    first, second, *rest = file.read_text().splitlines()
+    if isinstance(change, dict):
+        changed = json.dumps({**json.loads(second), **change})
+    else:
+        changed = json.dumps(change) if change != "" else ""
+    file.write_text("\n".join([first, changed, *rest]))
+    with pytest.raises(SystemExit, match="2"):
+        main([*SHORT, "--demonstrations", str(file), "--runs-dir", str(tmp_path / "runs")])
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {file}:2")
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[[1, 2]]", "found a list without a format, expected 'jaxagent.visited.1'"),
+        ('{"format": "jaxagent.visited.0"}', "found format 'jaxagent.visited.0', expected 'jaxag"),
+        ('{"format": "jaxagent.visited.1"}', "episode 0 is not what 'jaxagent.visited.1' holds"),
+        (
+            '{"format": "jaxagent.visited.1", "episodes": [["a", [["b", "c", "d"]]]]}',
+            "episode 0 is not what 'jaxagent.visited.1' holds",
+        ),
+    ],
+)
+def test_rounds_of_another_format_are_one_line(content, message, tmp_path):
+    file = tmp_path / "from-000000003.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+        VisitedStates(tmp_path)
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    file.rename(tmp_path / "from-here.json")
+    with pytest.raises(ValueError, match="a round is named by a number"):
+        VisitedStates(tmp_path)
 
 
 def test_the_share_of_renumbered_episodes_is_the_run_s(tmp_path, small_model):

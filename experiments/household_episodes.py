@@ -1,0 +1,137 @@
+"""Episodes of household games that are kept in files: visited by a planner, or recorded before."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from envs.text.demonstrations import read_demonstrations
+from jaxagent.models.llm.words import words_of
+from jaxagent.training.written import LabelledTurn
+
+VISITED_FORMAT = "jaxagent.visited.1"
+
+
+class LabelledEpisode(NamedTuple):
+    """An episode with what the expert would have done in each of its states."""
+
+    opening: str
+    turns: list[LabelledTurn]
+
+
+def recorded_episodes(path: Path) -> list[LabelledEpisode]:
+    """What `envs.text.demonstrations` has recorded; what was done is what is to be learnt.
+
+    Raises:
+        ValueError: the file cannot be read, is of another format, or holds nothing.
+    """
+    return [
+        LabelledEpisode(
+            record["observations"][0],
+            [
+                LabelledTurn(command, command, subgoal, seen)
+                for command, subgoal, seen in zip(
+                    record["commands"], record["subgoals"], record["observations"][1:]
+                )
+            ],
+        )
+        for record in read_demonstrations(path)
+    ]
+
+
+def words_in(episodes: Sequence[LabelledEpisode]) -> list[str]:
+    """Every word of their texts, once."""
+    return sorted(
+        {
+            word
+            for episode in episodes
+            for text in (episode.opening, *(text for turn in episode.turns for text in turn))
+            for word in words_of(text)
+        }
+    )
+
+
+class VisitedStates:
+    """Episodes that the planner played and the expert labelled, kept in a folder by round.
+
+    A round serves the chunks from a number on that no chunk already made can have: what a chunk
+    holds does not depend on when it was made.
+
+    Args (of the constructor):
+        folder: where the rounds are kept.
+
+    Raises (the constructor):
+        ValueError: a round's file is of another format.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._rounds: dict[int, list[LabelledEpisode]] = {}
+        for file in sorted(folder.glob("from-*.json")):
+            number = file.stem.removeprefix("from-")
+            if not number.isdigit():
+                raise ValueError(f"{file}: a round is named by a number, such as from-000000012")
+            self._rounds[int(number)] = _read_round(file)
+
+    def add(self, first_chunk: int, episodes: Sequence[LabelledEpisode]) -> None:
+        """Keep a round, for chunks from `first_chunk` on."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / f"from-{first_chunk:09d}.json"
+        unfinished = file.with_suffix(".part")
+        kept = {"format": VISITED_FORMAT, "episodes": list(episodes)}
+        unfinished.write_text(json.dumps(kept), encoding="utf-8")
+        unfinished.replace(file)
+        self._rounds[first_chunk] = list(episodes)
+
+    def before(self, chunk: int) -> list[LabelledEpisode]:
+        """All episodes that a chunk may draw from."""
+        return [
+            episode
+            for first, episodes in sorted(self._rounds.items())
+            if first <= chunk
+            for episode in episodes
+        ]
+
+
+def _read_round(file: Path) -> list[LabelledEpisode]:
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from None
+    if not isinstance(kept, dict):
+        raise ValueError(
+            f"{file}: found a {type(kept).__name__} without a format, expected {VISITED_FORMAT!r}"
+        )
+    if kept.get("format") != VISITED_FORMAT:
+        raise ValueError(
+            f"{file}: found format {kept.get('format')!r}, expected {VISITED_FORMAT!r}"
+        )
+    episodes = kept.get("episodes")
+    for number, episode in enumerate(episodes if isinstance(episodes, list) else [None]):
+        if not _is_episode(episode):
+            raise ValueError(
+                f"{file}: episode {number} is not what {VISITED_FORMAT!r} holds: its opening and "
+                f"its turns, of {len(LabelledTurn._fields)} texts each"
+            )
+    return [
+        LabelledEpisode(opening, [LabelledTurn(*turn) for turn in turns])
+        for opening, turns in kept["episodes"]
+    ]
+
+
+def _is_episode(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    opening, turns = value
+    return (
+        isinstance(opening, str)
+        and isinstance(turns, list)
+        and all(
+            isinstance(turn, list)
+            and len(turn) == len(LabelledTurn._fields)
+            and all(isinstance(text, str) for text in turn)
+            for turn in turns
+        )
+    )
