@@ -32,7 +32,8 @@ class CandidateScores(NamedTuple):
         log_prob: Σ of its tokens' log-probabilities under the model, given the prompt; the
             end token is not counted.
         permitted_log_prob: its log-probability under decoding that is constrained to the set, at
-            temperature 1; these probabilities sum to one.
+            temperature 1; these probabilities sum to one over distinct candidates (one that is
+            there twice has the same in both places).
         token_log_probs: of each token of each candidate, under the model.
     """
 

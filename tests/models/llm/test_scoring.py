@@ -52,6 +52,14 @@ def test_permitted_probabilities_by_hand(generator):
     np.testing.assert_allclose(scores.permitted_log_prob, expected, atol=1e-4)
 
 
+def test_a_candidate_that_is_there_twice_scores_the_same_in_both_places(generator):
+    once = generator.score([5, 6], ["look", "go to"])
+    twice = generator.score([5, 6], ["look", "go to", "look"])
+    np.testing.assert_allclose(twice.permitted_log_prob[[0, 1]], once.permitted_log_prob, atol=1e-5)
+    assert twice.permitted_log_prob[2] == twice.permitted_log_prob[0]
+    assert np.exp(twice.permitted_log_prob[:2]).sum() == pytest.approx(1.0, abs=1e-4)
+
+
 def test_a_tree_wider_than_one_piece(generator):
     rng = np.random.default_rng(1)
     prompt = rng.integers(3, 300, size=20).tolist()
