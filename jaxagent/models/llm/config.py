@@ -203,6 +203,9 @@ def _refuse_unsupported(hf: Mapping[str, Any]) -> None:
 
 def _rope_from_hf(hf: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """(theta, scaling) from transformers 4's two fields or transformers 5's one."""
+    for name in ("rope_scaling", "rope_parameters"):
+        if not isinstance(hf.get(name) or {}, Mapping):
+            raise ValueError(f"{name} ({hf[name]!r}) must be an object")
     given = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
     theta = float(given.get("rope_theta") or hf.get("rope_theta") or 10_000.0)
     kind = given.get("rope_type") or given.get("type") or "default"

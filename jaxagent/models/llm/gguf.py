@@ -177,11 +177,18 @@ def _scaling(file: GGUF, fields: dict[str, Any]) -> RopeScaling | None:
         )
     return RopeScaling(
         kind=kind,
-        factor=float(fields["rope.scaling.factor"]),
+        factor=_scaling_factor(file, fields),
         original_max_positions=fields.get(
             "rope.scaling.original_context_length", fields["context_length"]
         ),
     )
+
+
+def _scaling_factor(file: GGUF, fields: dict[str, Any]) -> float:
+    factor = fields.get("rope.scaling.factor")
+    if not isinstance(factor, int | float) or factor <= 0:
+        raise ValueError(f"{file.path}: rope.scaling.factor ({factor!r}) must be a positive number")
+    return float(factor)
 
 
 def _with_llama3_scaling(file: GGUF, config: LlamaConfig) -> LlamaConfig:
@@ -227,6 +234,11 @@ def _reader(file: GGUF, name: str, config: LlamaConfig):
         tensor = _dequantised(file, name)
         if heads is None or config.model_type != "llama":
             return tensor
+        if tensor.shape[0] % (2 * heads):
+            raise ValueError(
+                f"{file.path}: tensor {name!r} has {tensor.shape[0]} rows, which {heads} heads of "
+                "pairs do not divide"
+            )
         paired = tensor.reshape(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
         return paired.swapaxes(1, 2).reshape(tensor.shape)
 

@@ -7,19 +7,25 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from jaxagent.models.llm.config import Dtype, LlamaConfig
 from jaxagent.models.llm.gguf import GGUF, config_from_gguf, open_gguf, tensors_from_gguf
-from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write_safetensors
+from jaxagent.models.llm.tensor_files import (
+    TensorSpec,
+    open_safetensors,
+    read_json_object,
+    write_safetensors,
+)
 from jaxagent.models.llm.tokenizer import load_tokenizer, tokenizer_from_gguf
 from jaxagent.models.llm.weights import params_to_tensors, read_params
 
@@ -109,8 +115,9 @@ def load_folder(
     folder: Path, *, name: str | None = None, dtype: Dtype = "float32"
 ) -> LanguageModel:
     """A model from a Hugging Face folder; see `load_model`."""
+    described = read_json_object(folder / "config.json")
     try:
-        config = LlamaConfig.from_hf(json.loads((folder / "config.json").read_text()), dtype=dtype)
+        config = LlamaConfig.from_hf(described, dtype=dtype)
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
     try:
@@ -122,6 +129,8 @@ def load_folder(
 
 def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
     """From the folder that the file became, made now unless it is there."""
+    if dtype not in get_args(Dtype):  # the caller's mistake, not the file's
+        raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, found {dtype!r}")
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     folder = models_cache() / f"{path.stem}-{digest[:16]}"
@@ -131,7 +140,12 @@ def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
         except OSError as error:
             warnings.warn(f"cannot keep {path.name} de-quantised: {error}", stacklevel=3)
             return _read_gguf(open_gguf(path), name, dtype)
-    return load_folder(folder, name=name, dtype=dtype)
+    try:
+        return load_folder(folder, name=name, dtype=dtype)
+    except ValueError as error:
+        # The next attempt converts again, be the file to blame or what was kept of it.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ValueError(f"{path}: what became of it cannot be loaded: {error}") from None
 
 
 def _read_gguf(file: GGUF, name: str, dtype: Dtype) -> LanguageModel:

@@ -18,6 +18,7 @@ from jaxagent.models.llm.tensor_files import (
     StoredTensor,
     TensorSpec,
     open_safetensors_file,
+    read_json_object,
     write_safetensors,
 )
 from jaxagent.models.llm.weights import (
@@ -45,6 +46,9 @@ _PLAIN: dict[str, tuple] = {
     "alpha_pattern": ({}, None),
     "layers_to_transform": (None,),
     "layer_replication": (None,),
+    "lora_bias": (False, None),
+    "use_qalora": (False, None),
+    "trainable_token_indices": (None, [], {}),
 }
 """Fields of adapter_config.json that change what is computed, and the values we compute."""
 
@@ -167,12 +171,17 @@ def load_lora(folder: str | Path, config: LlamaConfig) -> tuple[LoRA, Adapters]:
     file = folder / "adapter_config.json"
     if not file.is_file():
         raise ValueError(f"{folder} holds no adapter: it has no adapter_config.json")
-    described = json.loads(file.read_text())
+    described = read_json_object(file)
     if described.get("peft_type") != "LORA":
         raise ValueError(f"{file}: peft_type {described.get('peft_type')!r} is not supported: LORA")
     for field, plain in _PLAIN.items():
         if field in described and described[field] not in plain:
             raise ValueError(f"{file}: {field} = {described[field]!r} is not supported")
+    rank, alpha = described.get("r"), described.get("lora_alpha")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ValueError(f"{file}: r ({rank!r}) must be a whole number of at least 1")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise ValueError(f"{file}: lora_alpha ({alpha!r}) must be a number")
     stored = open_safetensors_file(folder / "adapter_model.safetensors")
     found = {
         match[1] for name in stored if (match := re.search(r"(\w+)\.lora_[AB]\.weight$", name))
@@ -182,8 +191,8 @@ def load_lora(folder: str | Path, config: LlamaConfig) -> tuple[LoRA, Adapters]:
     if unknown or not found:
         raise ValueError(f"{folder} adapts {sorted(unknown)}, which this model does not have")
     lora = LoRA(
-        rank=described["r"],
-        alpha=float(described["lora_alpha"]),
+        rank=rank,
+        alpha=float(alpha),
         targets=tuple(target for name, target in ours.items() if name in found),
     )
     return lora, _read_adapters(folder, config, lora, stored)

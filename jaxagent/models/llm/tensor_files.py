@@ -1,10 +1,11 @@
 """Safetensors files, read by memory map and written a tensor at a time."""
 
 import json
+import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +39,16 @@ def open_safetensors(folder: Path) -> dict[str, StoredTensor]:
     """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
-        weight_map = json.loads(index.read_text())["weight_map"]
+        weight_map = read_json_object(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ValueError(
+                f"{index}: weight_map ({weight_map!r}) must be an object of file names"
+            )
+        for name, value in weight_map.items():
+            if not isinstance(value, str):
+                raise ValueError(
+                    f"{index}: weight_map of {name!r} ({value!r}) must be a file's name"
+                )
         files = sorted({folder / name for name in weight_map.values()})
     elif single.is_file():
         files = [single]
@@ -58,14 +68,42 @@ def open_safetensors_file(file: Path) -> dict[str, StoredTensor]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        if entry["dtype"] not in DTYPES:
-            raise ValueError(f"{file}: tensor {name!r} has unsupported dtype {entry['dtype']!r}")
-        dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-        begin, end = entry["data_offsets"]
-        if end - begin != dtype.itemsize * int(np.prod(shape)) or data + end > size:
+        dtype, shape, begin, end = _entry(file, name, entry)
+        if begin < 0 or end - begin != dtype.itemsize * int(np.prod(shape)) or data + end > size:
             raise ValueError(f"{file}: tensor {name!r} does not lie inside the file (truncated?)")
         stored[name] = StoredTensor(shape, _mapped(file, dtype, shape, data + begin))
     return stored
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """The object that a JSON file holds.
+
+    Raises:
+        ValueError: it is missing, no JSON, or no object; the file is named.
+    """
+    try:
+        value = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{file} is missing") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{file} must hold a JSON object, found a {type(value).__name__}")
+    return value
+
+
+def _entry(file: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
+    """(dtype, shape, begin, end) of a header's entry."""
+    try:
+        code, shape = entry["dtype"], tuple(map(operator.index, entry["shape"]))
+        begin, end = map(operator.index, entry["data_offsets"])
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(
+            f"{file}: the header's entry of {name!r} must have dtype, shape and data_offsets"
+        ) from None
+    if not isinstance(code, str) or code not in DTYPES:
+        raise ValueError(f"{file}: tensor {name!r} has unsupported dtype {code!r}")
+    return DTYPES[code], shape, begin, end
 
 
 def _header(file: Path) -> tuple[dict, int]:
@@ -75,10 +113,13 @@ def _header(file: Path) -> tuple[dict, int]:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > file.stat().st_size:
                 raise ValueError("header longer than the file")
-            return json.loads(stream.read(length)), 8 + length
+            header = json.loads(stream.read(length))
+            if not isinstance(header, dict):
+                raise ValueError("the header must be a JSON object")
+            return header, 8 + length
     except FileNotFoundError:
-        raise ValueError(f"{file} is missing, though the index names it") from None
-    except (struct.error, ValueError) as error:
+        raise ValueError(f"{file} is missing") from None
+    except (struct.error, ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not a safetensors file: {error}") from None
 
 

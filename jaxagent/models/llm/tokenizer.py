@@ -1,6 +1,5 @@
 """Tokenisers: a small one trained from text, and the one that a GGUF file carries."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from tokenizers import models as tokenizer_models
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from jaxagent.models.llm.tensor_files import read_json_object
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -67,7 +68,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ValueError: the folder has no tokeniser that transformers can read.
     """
     described = folder / "tokenizer_config.json"
-    name = json.loads(described.read_text()).get("tokenizer_class") if described.is_file() else None
+    name = read_json_object(described).get("tokenizer_class") if described.is_file() else None
     plain = name in ("TokenizersBackend", "PreTrainedTokenizerFast")
     try:
         if plain:

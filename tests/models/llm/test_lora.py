@@ -102,6 +102,12 @@ def edit(folder, **changes):
         ({"bias": "all"}, "bias = 'all' is not supported"),
         ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
         ({"modules_to_save": ["embed_tokens"]}, "modules_to_save"),
+        ({"lora_bias": True}, "lora_bias = True is not supported"),
+        ({"use_qalora": True}, "use_qalora = True is not supported"),
+        ({"trainable_token_indices": [1]}, "trainable_token_indices"),
+        ({"r": None}, r"adapter_config\.json: r \(None\) must be a whole number"),
+        ({"r": True}, r"adapter_config\.json: r \(True\) must be a whole number"),
+        ({"lora_alpha": None}, r"adapter_config\.json: lora_alpha \(None\) must be a number"),
         ({"r": 5}, r"has shape \[4, 64\], the model and rank 5 say \[5, 64\]"),
     ],
 )
@@ -112,6 +118,19 @@ def test_variants_that_are_not_computed_are_refused(tmp_path, changes, message):
     edit(tmp_path, **changes)
     with pytest.raises(ValueError, match=message):
         load_lora(tmp_path, config)
+
+
+def test_broken_adapters_are_named(tmp_path):
+    config, _ = model("llama2")
+    lora = LoRA(rank=4)
+    save_lora(tmp_path, config, lora, lora.init(config, jax.random.key(0)))
+    (tmp_path / "adapter_model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"adapter_model\.safetensors is missing$"):
+        load_lora(tmp_path, config)
+    for content, message in (("[]", "must hold a JSON object"), ("{", "is not JSON")):
+        (tmp_path / "adapter_config.json").write_text(content)
+        with pytest.raises(ValueError, match=rf"adapter_config\.json {message}"):
+            load_lora(tmp_path, config)
 
 
 def test_adapters_of_another_model_are_refused(tmp_path):
