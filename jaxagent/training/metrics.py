@@ -95,7 +95,7 @@ def _open_wandb(folder: pathlib.Path, config: dict):
     try:
         import wandb  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ValueError("wandb (True) needs the package: pip install 'jaxagent[wandb]'") from None
+        raise ValueError("wandb (True) needs the package: pip install wandb") from None
     return wandb.init(project="jaxagent", name=folder.name, dir=str(folder), config=config)
 
 

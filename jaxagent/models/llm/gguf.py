@@ -269,7 +269,5 @@ def require_gguf() -> Any:
         import gguf
         import gguf.quants
     except ModuleNotFoundError:
-        raise ValueError(
-            "GGUF files need the package gguf: pip install 'jaxagent[smollm2]'"
-        ) from None
+        raise ValueError("GGUF files need the package gguf: pip install gguf") from None
     return gguf

