@@ -73,7 +73,8 @@ def tanh_normal_log_prob(
 
     Returns:
         Log-density of a with respect to the volume of [−1, 1]ᴬ, nats, summed over the action
-        axis, float32 or wider; finite wherever ((u − μ)/σ)² is. Non-finite input comes out non-finite.
+        axis, float32 or wider; finite wherever ((u − μ)/σ)² is. Non-finite input comes out
+        non-finite.
 
     Raises:
         TypeError: an argument is not floating point or their axes differ.

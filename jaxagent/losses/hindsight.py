@@ -106,8 +106,9 @@ def relabel(
         relabel_ratio: k ≥ 0, relabelled transitions per original one; 4 in the paper.
 
     Returns:
-        Goals, rewards and which are new; what is not finite stays so. Where success ends the task, work out `terminated`
-        again from the new reward: neither it nor the discount is changed here.
+        Goals, rewards and which are new; what is not finite stays so. Where success ends the
+        task, work out `terminated` again from the new reward: neither it nor the discount is
+        changed here.
 
     Raises:
         TypeError: an argument, or what reward_function returns, has another dtype or axes.
