@@ -1,5 +1,6 @@
 """A language model plans the corner task: asked, refused, asked again, followed, told."""
 
+import functools
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from experiments import ant_guidance
 from jaxagent.planning.device_plan import plan_arrays
 from jaxagent.planning.plans import load_plan
+from jaxagent.planning.serving import resilience
 from jaxagent.training.metrics import read_metrics
 from tests.experiments.test_ant_guidance import SMALL
 from tests.planning.endpoint import serving
@@ -41,6 +43,9 @@ def test_a_run_whose_plans_come_from_an_endpoint(tmp_path, environment, capsys):
     """
     answers = ((401, {}, "{}"), "I would go north-east.", says((6, 2)), says((2, 6)))
     stuck = ("--replan-patience", "1", "--planner-wait", "--planner", "openai:theirs")
+    # Where compiling is quick the endpoint would still be left alone for the key that it refused.
+    at_once = functools.partial(resilience.CircuitBreaker, cooldown=0.0)
+    environment.setattr(resilience, "CircuitBreaker", at_once)
     with serving(*answers) as endpoint:
         environment.setenv("OPENAI_BASE_URL", endpoint.url)
         assert train(tmp_path, *stuck) == 0
