@@ -62,7 +62,9 @@ class OpenAIChat:
         try:
             import openai
         except ImportError:
-            raise ValueError("planner openai needs the extra openai: pip install openai") from None
+            raise ValueError(
+                "planner openai needs the package openai: pip install openai"
+            ) from None
         self._openai = openai
         # Endpoints on one's own machine often want no key, but the client wants one.
         self._client = openai.OpenAI(
