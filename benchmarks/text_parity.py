@@ -94,7 +94,7 @@ def compare(
 def _difference(game: Game, state: State, text: str, stock: Any) -> dict | None:
     ours = {
         "text": text,
-        "admissible": admissible_commands(game, state),
+        "admissible": list(admissible_commands(game, state)),
         "won": state.won,
     }
     theirs = {

@@ -10,7 +10,7 @@ from jaxagent.planning.text_agent import TextAgent
 class Player(Protocol):
     """An agent in the middle of one episode."""
 
-    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
+    def act(self, observation: str, admissible: Sequence[str]) -> tuple[str, str]:
         """The command, and the sub-goal it serves ("" if the agent has none)."""
         ...
 
@@ -21,7 +21,7 @@ class RandomPlayer:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
 
-    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
+    def act(self, observation: str, admissible: Sequence[str]) -> tuple[str, str]:
         """A random admissible command."""
         return self._rng.choice(admissible), ""
 
@@ -32,7 +32,7 @@ class PlanPlayer:
     def __init__(self, plan: Sequence[str]) -> None:
         self._plan = list(plan)
 
-    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
+    def act(self, observation: str, admissible: Sequence[str]) -> tuple[str, str]:
         """The next command of the plan."""
         return (self._plan.pop(0) if self._plan else "look"), ""
 
@@ -43,7 +43,7 @@ class LoopPlayer:
     def __init__(self, agent: TextAgent) -> None:
         self._agent = agent
 
-    def act(self, observation: str, admissible: list[str]) -> tuple[str, str]:
+    def act(self, observation: str, admissible: Sequence[str]) -> tuple[str, str]:
         """The loop's command and its sub-goal."""
         command = self._agent.act(observation, admissible)
         return command, self._agent.subgoal
@@ -56,7 +56,7 @@ class PlayerTeam:
         self._players = players
 
     def act(
-        self, observations: Sequence[str], admissible: Sequence[list[str]]
+        self, observations: Sequence[str], admissible: Sequence[Sequence[str]]
     ) -> list[tuple[str, str]]:
         """See `Team`."""
         return [

@@ -22,7 +22,7 @@ class Team(Protocol):
     """Agents in the middle of their episodes, one each."""
 
     def act(
-        self, observations: Sequence[str], admissible: Sequence[list[str]]
+        self, observations: Sequence[str], admissible: Sequence[Sequence[str]]
     ) -> list[tuple[str, str]]:
         """Of each agent the command and the sub-goal it serves; ("", "") where its game is over."""
         ...
@@ -42,7 +42,7 @@ class ModelTeam:
         player.begin(openings)
 
     def act(
-        self, observations: Sequence[str], admissible: Sequence[list[str]]
+        self, observations: Sequence[str], admissible: Sequence[Sequence[str]]
     ) -> list[tuple[str, str]]:
         """See `Team`; a sub-goal is kept until the model names another."""
         replies = self._player.act(observations, admissible)

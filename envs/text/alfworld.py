@@ -76,7 +76,7 @@ class StockEnv:
         self._tasks: list[Task | None] = [None] * num_envs
         self._paid: list[set[Event]] = [set() for _ in range(num_envs)]
         self._last = [
-            SlotStep("", 0.0, False, False, [], False, None, False, 0) for _ in range(num_envs)
+            SlotStep("", 0.0, False, False, (), False, None, False, 0) for _ in range(num_envs)
         ]
 
     def reset(
@@ -111,7 +111,7 @@ class StockEnv:
                 0.0,
                 bool(state["won"]),
                 False,
-                list(state["admissible_commands"]),
+                tuple(state["admissible_commands"]),
                 bool(state["won"]),
                 None,
                 False,
@@ -158,7 +158,7 @@ class StockEnv:
             self._paid[slot].add(event)
             reward += self.rewards.subgoal
         ended = won or steps >= self.horizon
-        admissible = [] if ended else list(state["admissible_commands"])
+        admissible = () if ended else tuple(state["admissible_commands"])
         return SlotStep(
             state["feedback"], reward, won, ended and not won, admissible, won, event, valid, steps
         )

@@ -55,6 +55,7 @@ class Snapshot(NamedTuple):
     ended: bool
     paid: frozenset[Event]
     observation: str
+    admissible: tuple[str, ...]
 
 
 class SlotStep(NamedTuple):
@@ -64,7 +65,7 @@ class SlotStep(NamedTuple):
     reward: float
     terminated: bool
     truncated: bool
-    admissible: list[str]
+    admissible: tuple[str, ...]
     won: bool
     event: Event | None
     valid: bool
@@ -141,9 +142,9 @@ class BatchEnv:
         chosen = check_batch(self.num_envs, games, slots)
         loaded = [self._cache.get(source) for source in games]
         for slot, game in zip(chosen, loaded):
-            text = opening_text(game, game.initial)
-            won = game.initial.won
-            self._episodes[slot] = Snapshot(game, game.initial, 0, won, frozenset(), text)
+            text, won = opening_text(game, game.initial), game.initial.won
+            running = () if won else admissible_commands(game, game.initial)
+            self._episodes[slot] = Snapshot(game, game.initial, 0, won, frozenset(), text, running)
         return [self._standing(slot) for slot in range(self.num_envs)]
 
     def step_slots(self, commands: Sequence[str]) -> list[SlotStep]:
@@ -172,15 +173,14 @@ class BatchEnv:
         """The environment's last observation, without a step."""
         episode = self._episodes[slot]
         if episode is None:
-            return SlotStep("", 0.0, False, False, [], False, None, False, 0)
+            return SlotStep("", 0.0, False, False, (), False, None, False, 0)
         won = episode.state.won
-        running = [] if episode.ended else admissible_commands(episode.game, episode.state)
         return SlotStep(
             episode.observation,
             0.0,
             episode.ended and won,
             episode.ended and not won,
-            running,
+            episode.admissible,
             won,
             None,
             False,
@@ -201,8 +201,15 @@ class BatchEnv:
         if event is not None and event not in paid and serves(game.task, event):
             reward += self.rewards.subgoal
             paid = paid | {event}
-        self._episodes[slot] = Snapshot(game, outcome.state, steps, ended, paid, outcome.feedback)
-        admissible = [] if ended else admissible_commands(game, outcome.state)
+        if ended:
+            admissible: tuple[str, ...] = ()
+        elif outcome.state is episode.state:
+            admissible = episode.admissible
+        else:
+            admissible = admissible_commands(game, outcome.state)
+        self._episodes[slot] = Snapshot(
+            game, outcome.state, steps, ended, paid, outcome.feedback, admissible
+        )
         return SlotStep(
             outcome.feedback,
             reward,

@@ -4,6 +4,7 @@ The printed text, the admissible commands and the win are those of the stock eng
 0.4.2 on textworld 1.7.0), letter for letter.
 """
 
+from collections import deque
 from typing import NamedTuple
 
 from envs.text.describe import look_text, object_text, receptacle_text
@@ -12,8 +13,9 @@ from envs.text.state import State
 
 NOTHING_HAPPENS = "Nothing happens."
 _LONGEST_COMMAND = 512
-# Of one game, about 1 kB each; with every game of the benchmark in play that is half a gigabyte.
-_TEXTS_KEPT = 128
+# Of all games together, about 1 kB each.
+_LISTS_KEPT = 32_768
+_kept: deque[tuple[dict, tuple]] = deque()
 
 
 class Event(NamedTuple):
@@ -58,25 +60,30 @@ def step(game: Game, state: State, command: str) -> Outcome:
     return handler(game, state, rest) or Outcome(state, NOTHING_HAPPENS, None, False)
 
 
-def admissible_commands(game: Game, state: State) -> list[str]:
-    """All commands that would do something, sorted; puts are worded in the game's version."""
-    # Agents come back to the same places with the same things there; a game remembers the last.
+def admissible_commands(game: Game, state: State) -> tuple[str, ...]:
+    """All commands that would do something, sorted; puts are worded in the game's version.
+
+    Where a situation recurs it is the very same tuple, while the engine remembers it.
+    """
+    # Agents come back to the same places with the same things there; the oldest are forgotten.
     key = _what_commands_depend_on(game, state)
     known = game.shared_text.get(key)
     if known is None:
-        known = _listed_commands(game, state)
-        if len(game.shared_text) >= _TEXTS_KEPT:
-            game.shared_text.clear()
-        game.shared_text[key] = known
-    return known.copy()
+        known = game.shared_text[key] = tuple(_listed_commands(game, state))
+        _kept.append((game.shared_text, key))
+        if len(_kept) > _LISTS_KEPT:
+            texts, oldest = _kept.popleft()
+            texts.pop(oldest, None)
+    return known
 
 
 def _what_commands_depend_on(game: Game, state: State) -> tuple:
     here = game.at_location[state.location]
     contents = tuple([state.contents[receptacle] for receptacle in here])
+    opened = state.opened & game.bits_at_location[state.location]
     # Only a knife reaches what merely lies at the same place; see `_add_treatments`.
     near = state.places if state.held in game.objects.knives else ()
-    return (state.location, state.held, contents, state.opened, near)
+    return (state.location, state.held, contents, opened, near)
 
 
 def _listed_commands(game: Game, state: State) -> list[str]:

@@ -50,6 +50,7 @@ class Game(NamedTuple):
     """One household game; every member is unchanging and indices refer to it alone.
 
     ``at_location[l]`` lists the receptacles at location ``l``; location −1 has none.
+    ``bits_at_location[l]`` is the same as a bit mask.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Game(NamedTuple):
     receptacles: Receptacles
     location_names: tuple[str, ...]
     at_location: dict[int, tuple[int, ...]]
+    bits_at_location: dict[int, int]
     goal: Goal
     task: Task | None
     initial: State
@@ -145,6 +147,7 @@ def _assemble(name: str, task_text: str, wording: Wording, problem: Problem) -> 
         receptacles=receptacles,
         location_names=tuple(named[i] for i in entities["location"]),
         at_location={key: tuple(members) for key, members in at_location.items()},
+        bits_at_location={key: sum(1 << r for r in rs) for key, rs in at_location.items()},
         goal=goal,
         task=read_task(problem.goal),
         initial=initial._replace(won=goal.satisfied(initial)),

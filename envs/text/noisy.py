@@ -6,6 +6,7 @@ the expert says all the while, so that a learner sees how to go on after its own
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -158,7 +159,7 @@ def _mistake(
     rng: random.Random,
     noise: Noise,
     expert: SearchingExpert,
-    admissible: list[str],
+    admissible: Sequence[str],
     reached: Reached,
 ) -> str:
     """A random command, or one that a learner gives in vain: it takes the place for another."""

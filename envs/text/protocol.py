@@ -22,7 +22,7 @@ class TextInfo(NamedTuple):
     their worker hung or died.
     """
 
-    admissible: list[list[str]]
+    admissible: list[tuple[str, ...]]
     won: np.ndarray
     event: list[Event | None]
     valid: np.ndarray

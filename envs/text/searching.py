@@ -1,6 +1,7 @@
 """An expert that knows only what it has read: it searches likely places first, then acts."""
 
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from envs.text.household import presence
@@ -55,7 +56,7 @@ class SearchingExpert:
         self.task: Task = task
         self._refused: set[str] = set()
 
-    def act(self, observation: str, admissible: list[str]) -> Choice:
+    def act(self, observation: str, admissible: Sequence[str]) -> Choice:
         """The next command.
 
         Args:

@@ -31,7 +31,7 @@ def test_rewards_and_ends():
     assert last.truncated.tolist() == [False, True]
     assert last.terminated.tolist() == [True, False]
     assert last.info.won.tolist() == [True, False]
-    assert last.info.admissible == [[], []]
+    assert last.info.admissible == [(), ()]
 
 
 def test_an_ended_environment_keeps_its_last_observation_and_earns_nothing():

@@ -1,7 +1,10 @@
 """The engine, letter by letter, on a kitchen checked by hand."""
 
+from collections import deque
+
 import pytest
 
+from envs.text import engine
 from envs.text.describe import opening_text
 from envs.text.engine import Event, admissible_commands, step
 from envs.text.state import dump_state, parse_state
@@ -40,7 +43,7 @@ def test_before_going_anywhere_there_is_nothing_to_see():
 def test_admissible_commands_are_sorted_as_text():
     game = small_game()
     state, _ = play(game, "go to countertop 1")
-    assert admissible_commands(game, state) == [
+    assert admissible_commands(game, state) == (
         "examine countertop 1",
         "examine drawer 1",
         "go to drawer 2",
@@ -53,7 +56,26 @@ def test_admissible_commands_are_sorted_as_text():
         "open drawer 1",
         "take apple 2 from countertop 1",
         "take knife 1 from countertop 1",
-    ]
+    )
+
+
+def test_commands_are_remembered_by_what_stands_here_and_forgotten_oldest_first(monkeypatch):
+    monkeypatch.setattr(engine, "_LISTS_KEPT", 2)
+    monkeypatch.setattr(engine, "_kept", deque())
+    game = small_game()
+    at_drawer, _ = play(game, "go to drawer 2")
+    at_sink, _ = play(game, "go to sinkbasin 1")
+    first = admissible_commands(game, at_sink)
+    # What is open elsewhere changes nothing here.
+    elsewhere, _ = play(game, "go to drawer 2", "open drawer 2", "go to sinkbasin 1")
+    assert elsewhere.opened != at_sink.opened
+    assert admissible_commands(game, elsewhere) is first
+    for state in (at_drawer, game.initial):
+        admissible_commands(game, state)
+    assert len(engine._kept) == 2
+    again = admissible_commands(game, at_sink)
+    assert again == first
+    assert again is not first
 
 
 def test_a_walk_through_every_sentence():

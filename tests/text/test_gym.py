@@ -54,7 +54,7 @@ class LosesOnce(BatchEnv):
         if self.lost:
             return step
         self.lost, gone = True, np.array([True, False])
-        info = step.info._replace(lost=gone, admissible=[[], step.info.admissible[1]])
+        info = step.info._replace(lost=gone, admissible=[(), step.info.admissible[1]])
         return step._replace(observations=["", step.observations[1]], truncated=gone, info=info)
 
 
