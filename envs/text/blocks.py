@@ -1,6 +1,7 @@
 """Blocks of a batch, one per worker: how steps cross a pipe, and what a lost worker leaves."""
 
 import itertools
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from envs.text.bridge import SlotStep, stack_steps
 from envs.text.engine import Event
 from envs.text.protocol import TextInfo, TextStep
 
-_LISTS_NUMBERED = 16_384
+_NUMBERS_KEPT = 16_384
 
 
 class Block:
@@ -21,7 +22,7 @@ class Block:
     """
 
     def __init__(self, num_envs: int) -> None:
-        nothing = SlotStep("", 0.0, False, False, [], False, None, False, 0)
+        nothing = SlotStep("", 0.0, False, False, (), False, None, False, 0)
         self.last = stack_steps([nothing] * num_envs)
         # Environments whose worker is gone, not reset since: the worker now there has no episode.
         self._orphaned = np.zeros(num_envs, bool)
@@ -66,7 +67,7 @@ class Block:
             terminated=last.terminated & ended,
             truncated=last.truncated | ~ended,
             info=TextInfo(
-                admissible=[[] for _ in range(num_envs)],
+                admissible=[()] * num_envs,
                 won=info.won & ended,
                 event=[None] * num_envs,
                 valid=np.zeros(num_envs, bool),
@@ -76,56 +77,87 @@ class Block:
         )
 
 
-def pack(step: TextStep, numbers: dict[tuple[str, ...], int]) -> tuple:
-    """Whole columns of plain values, which cross a pipe several times faster than tuples do.
+class Packer:
+    """Turns steps into whole columns of plain values, which cross a pipe fastest.
 
-    Lists of commands recur, and are most of the text: each crosses once, and then its number does.
-
-    Args:
-        step: what a block of environments did.
-        numbers: of the lists of commands that have crossed; new ones are added.
-
-    Returns:
-        What `unpack` reads at the other end.
+    Lists of commands and events recur, and are most of a step: each crosses once, and then its
+    number does. Lists are known by identity, as `admissible_commands` gives them.
     """
-    info, chosen, new = step.info, [], {}
-    if len(numbers) > _LISTS_NUMBERED:
-        numbers.clear()  # a number given again replaces the list that the reader has under it
-    for commands in map(tuple, info.admissible):
-        number = numbers.get(commands)
-        if number is None:
-            number = numbers[commands] = len(numbers)
-            new[number] = "\n".join(commands)
-        chosen.append(number)
-    events = {slot: tuple(event) for slot, event in enumerate(info.event) if event is not None}
-    return (*step[:4], new, chosen, events, info.won, info.valid, info.steps)
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._lists: list[tuple[str, ...]] = []  # keeps what is numbered alive, and so its identity
+        self._events: dict[Event | None, int] = {}
+
+    def pack(self, parts: list[SlotStep]) -> tuple:
+        """What `Unpacker` reads at the other end.
+
+        Args:
+            parts: what a block of environments did.
+        """
+        begins_anew = max(len(self._lists), len(self._events)) > _NUMBERS_KEPT
+        if begins_anew:
+            self._numbers.clear()
+            self._lists.clear()
+            self._events.clear()
+        observations, rewards, terminated, truncated, lists, won, events, valid, steps = zip(*parts)
+        return (
+            begins_anew,
+            *self._number_lists(lists),
+            *self._number_events(events),
+            observations,
+            array("f", rewards).tobytes(),
+            # NumPy takes three times as long over columns of Python's booleans.
+            b"".join(map(bytes, (terminated, truncated, won, valid))),
+            array("i", steps).tobytes(),
+        )
+
+    def _number_lists(self, lists: Sequence[tuple[str, ...]]) -> tuple[list[str], list[int]]:
+        numbers, new = self._numbers, []
+        for commands in lists:
+            if id(commands) not in numbers:
+                numbers[id(commands)] = len(self._lists)
+                self._lists.append(commands)
+                new.append("\n".join(commands))
+        return new, [numbers[id(commands)] for commands in lists]
+
+    def _number_events(self, events: Sequence[Event | None]) -> tuple[list[tuple], list[int]]:
+        numbers, new = self._events, []
+        for event in events:
+            if event not in numbers:
+                numbers[event] = len(numbers)
+                new.append(event and tuple(event))
+        return new, [numbers[event] for event in events]
 
 
-def unpack(packed: tuple, lists: dict[int, list[str]]) -> TextStep:
-    """The step that was packed.
+class Unpacker:
+    """Puts together the steps that one `Packer` has packed, in their order."""
 
-    Args:
-        packed: what `pack` returned.
-        lists: the lists of commands that have come, by number; new ones are added.
+    def __init__(self) -> None:
+        self._lists: list[tuple[str, ...]] = []
+        self._events: list[Event | None] = []
 
-    Returns:
-        The step, with nothing lost.
-    """
-    observations, rewards, terminated, truncated, new, chosen, events, won, valid, steps = packed
-    for number, joined in new.items():
-        lists[number] = joined.split("\n") if joined else []
-    event: list[Event | None] = [None] * len(observations)
-    for slot, values in events.items():
-        event[slot] = Event(*values)
-    info = TextInfo(
-        admissible=[lists[number].copy() for number in chosen],
-        won=won,
-        event=event,
-        valid=valid,
-        steps=steps,
-        lost=np.zeros(len(observations), bool),
-    )
-    return TextStep(observations, rewards, terminated, truncated, info)
+    def unpack(self, packed: tuple) -> TextStep:
+        """The step that was packed, with nothing lost."""
+        begins_anew, lists, chosen, events, happened, observations, rewards, flags, steps = packed
+        if begins_anew:
+            self._lists.clear()
+            self._events.clear()
+        self._lists += [tuple(joined.split("\n")) if joined else () for joined in lists]
+        self._events += [event and Event(*event) for event in events]
+        terminated, truncated, won, valid = (
+            np.frombuffer(flags, bool).reshape(4, len(observations)).copy()
+        )
+        info = TextInfo(
+            admissible=[self._lists[number] for number in chosen],
+            won=won,
+            event=[self._events[number] for number in happened],
+            valid=valid,
+            steps=np.frombuffer(steps, np.int32).copy(),
+            lost=np.zeros(len(observations), bool),
+        )
+        rewards = np.frombuffer(rewards, np.float32).copy()
+        return TextStep(list(observations), rewards, terminated, truncated, info)
 
 
 def join(blocks: list[TextStep]) -> TextStep:

@@ -5,6 +5,7 @@ run of several JAX processes each hosts its own environments; nothing here cross
 """
 
 import contextlib
+import gc
 import itertools
 import math
 import multiprocessing
@@ -15,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from envs.text.blocks import Block, join, pack, unpack
-from envs.text.bridge import BatchEnv, stack_steps
+from envs.text.blocks import Block, Packer, Unpacker, join
+from envs.text.bridge import BatchEnv, SlotStep, stack_steps
 from envs.text.game import Game
 from envs.text.protocol import (
     DEFAULT_HORIZON,
@@ -32,6 +33,7 @@ from envs.text.protocol import (
 _START_TIMEOUT = 60.0
 _GRACE = 0.05
 _WATCH_PERIOD = 0.1
+_ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
 
 
 class WorkerEnv:
@@ -183,7 +185,7 @@ class _Worker:
         theirs.close()
         self._ready = False
         self._kill_at = math.inf
-        self._lists: dict[int, list[str]] = {}
+        self._unpacker = Unpacker()
 
     def carry(self, source: GameSource) -> GameSource:
         """A game as it goes through the pipe: without the text it has cached, or its path."""
@@ -209,7 +211,7 @@ class _Worker:
         except (EOFError, OSError):
             return None
         self._ready = True
-        return answer if isinstance(answer, Exception) else unpack(answer, self._lists)
+        return answer if isinstance(answer, Exception) else self._unpacker.unpack(answer)
 
     def _seconds_until(self, deadline: float) -> float:
         # A fresh interpreter needs seconds to come up; that is not the call's fault.
@@ -267,7 +269,7 @@ class _Caller:
         """The step, or what went wrong in it."""
         name, *arguments = self._request
         try:
-            return self._handlers[name](*arguments)
+            return stack_steps(self._handlers[name](*arguments))
         except Exception as error:
             return error
 
@@ -281,13 +283,15 @@ class _Caller:
         self._env.close()
 
 
-def _handlers(env: BatchEnv) -> dict[str, Callable[..., TextStep]]:
-    return {"step": env.step, "reset": lambda *given: stack_steps(env.reset_slots(*given))}
+def _handlers(env: BatchEnv) -> dict[str, Callable[..., list[SlotStep]]]:
+    return {"step": env.step_slots, "reset": env.reset_slots}
 
 
 def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> None:
     """The worker's loop; it answers with packed steps, or with the error that one ended in."""
-    env, numbers = BatchEnv(num_envs, horizon=horizon, rewards=rewards), {}
+    # Nothing in here makes cycles worth looking for after every third step, over all the games.
+    gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
+    env, packer = BatchEnv(num_envs, horizon=horizon, rewards=rewards), Packer()
     handlers = _handlers(env)
     while True:
         try:
@@ -297,7 +301,7 @@ def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> N
         if name == "close":
             return
         try:
-            answer = pack(handlers[name](*arguments), numbers)
+            answer = packer.pack(handlers[name](*arguments))
         except Exception as error:
             answer = _sendable(error)
         pipe.send(answer)

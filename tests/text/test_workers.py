@@ -1,12 +1,15 @@
 """What a batch over processes says when something goes wrong: errors, lost episodes, closing."""
 
 import os
+import pickle
 import signal
+from random import Random
 
 import numpy as np
 import pytest
 
-from envs.text.blocks import Block
+from envs.text import blocks
+from envs.text.blocks import Block, Packer, Unpacker
 from envs.text.bridge import BatchEnv, SlotStep, stack_steps
 from envs.text.pddl import GameFileError
 from envs.text.workers import WorkerEnv, _sendable
@@ -81,7 +84,7 @@ def test_only_what_was_cut_off_is_lost_and_stays_so(two_workers, tmp_path):
 
 
 def test_an_ended_environment_whose_reset_is_cut_off_is_lost():
-    over = SlotStep("You won.", 10.0, True, False, [], True, None, True, 4)
+    over = SlotStep("You won.", 10.0, True, False, (), True, None, True, 4)
     block = Block(2)
     block.show(stack_steps([over, over]), begun=[0, 1])
     block.cut_off(begun=[1])
@@ -90,12 +93,45 @@ def test_an_ended_environment_whose_reset_is_cut_off_is_lost():
     assert block.last.info.won.tolist() == block.last.terminated.tolist() == [True, False]
     assert block.last.info.steps.tolist() == [4, 0]
     # The worker now there has no episodes; what it answers concerns those begun in it alone.
-    none = SlotStep("", 0.0, False, False, [], False, None, False, 0)
-    begun = SlotStep("Welcome", 0.0, False, False, ["look"], False, None, False, 0)
+    none = SlotStep("", 0.0, False, False, (), False, None, False, 0)
+    begun = SlotStep("Welcome", 0.0, False, False, ("look",), False, None, False, 0)
     block.show(stack_steps([none, begun]), begun=[1])
     assert block.last.observations == ["You won.", "Welcome"]
     assert not block.last.info.lost.any()
     np.testing.assert_array_equal(block.last.truncated, [False, False])
+
+
+@pytest.mark.parametrize("numbers_kept", [0, 6, 1000])
+def test_steps_cross_a_pipe_unchanged_however_few_numbers_are_kept(monkeypatch, numbers_kept):
+    monkeypatch.setattr(blocks, "_NUMBERS_KEPT", numbers_kept)
+    env, packer, unpacker = BatchEnv(3, horizon=30), Packer(), Unpacker()
+    parts, rng = env.reset_slots([small_game(goal) for goal in ("clean", "lamp", "two")]), Random(0)
+    times_anew = 0
+    for _ in range(40):
+        packed = packer.pack(parts)
+        times_anew += packed[0]
+        ours, expected = unpacker.unpack(pickle.loads(pickle.dumps(packed))), stack_steps(parts)
+        for a, b in zip((*ours[:4], *ours.info), (*expected[:4], *expected.info)):
+            assert type(a) is type(b)
+            assert getattr(a, "dtype", None) == getattr(b, "dtype", None)
+            assert list(a) == list(b)
+        parts = env.step_slots([rng.choice(part.admissible or ("",)) for part in parts])
+    assert times_anew in {0: [39], 6: range(2, 38), 1000: [0]}[numbers_kept]
+
+
+def test_a_list_of_commands_and_an_event_cross_once():
+    env, packer = BatchEnv(2), Packer()
+    games = [small_game()] * 2
+    _, lists, chosen, *_ = packer.pack(env.reset_slots(games))
+    assert (len(lists), chosen) == (1, [0, 0])
+    _, lists, chosen, events, happened, *_ = packer.pack(env.step_slots([WIN[0]] * 2))
+    assert (len(lists), chosen, events, happened) == (
+        1,
+        [1, 1],
+        [("at", "", "countertop 1")],
+        [1, 1],
+    )
+    assert packer.pack(env.step_slots(["look"] * 2))[1:5] == ([], [1, 1], [], [0, 0])
 
 
 @pytest.mark.parametrize("make", [BatchEnv, lambda num: WorkerEnv(num, 1)])
