@@ -58,9 +58,9 @@ def walk(env: TextEnv, games: list, steps: int, seed: int = 0) -> float:
     return done / (time.perf_counter() - began)
 
 
-def best_of(repeats: int, measure: Callable[[], float]) -> float:
-    """The highest of several measurements: other load only ever slows one down."""
-    return max(measure() for _ in range(repeats))
+def best_walk(env: TextEnv, games: list, repeats: int) -> float:
+    """The highest of several walks, each another one: other load only ever slows one down."""
+    return max(walk(env, games, _HORIZON, seed) for seed in range(repeats))
 
 
 def seconds_per_call(action: Callable[[], object], calls: int) -> float:
@@ -112,7 +112,7 @@ def measure(paths: list[Path], repeats: int, workers: list[int], num_envs: int) 
     batch = [games[number % len(games)] for number in range(num_envs)]
     env = BatchEnv(num_envs, horizon=_HORIZON)
     results = {
-        "steps_per_second": best_of(repeats, lambda: walk(env, batch, _HORIZON)),
+        "steps_per_second": best_walk(env, batch, repeats),
         "new_game_ms": 1e3 * min(loading) / len(games),
     }
     single = BatchEnv(1)
@@ -124,9 +124,7 @@ def measure(paths: list[Path], repeats: int, workers: list[int], num_envs: int) 
         for with_caller in (False, True) if count > 1 else (False,):
             spread = WorkerEnv(num_envs, count, with_caller=with_caller, horizon=_HORIZON)
             name = f"{count}_processes_with_caller" if with_caller else f"{count}_workers"
-            results[f"steps_per_second_{name}"] = best_of(
-                repeats, lambda env=spread: walk(env, batch, _HORIZON)
-            )
+            results[f"steps_per_second_{name}"] = best_walk(spread, batch, repeats)
             spread.close()
         if count > 1:
             apart = measure_apart(paths, repeats, count, num_envs)
@@ -138,9 +136,9 @@ def _play_alone(paths: list[Path], num_envs: int, repeats: int, together, result
     games = [load_game(path) for path in paths]
     env = BatchEnv(num_envs, horizon=_HORIZON)
     batch = [games[number % len(games)] for number in range(num_envs)]
-    for _ in range(repeats):
+    for seed in range(repeats):
         together.wait()
-        results.put(walk(env, batch, _HORIZON))
+        results.put(walk(env, batch, _HORIZON, seed))
 
 
 def measure_apart(paths: list[Path], repeats: int, count: int, num_envs: int) -> float:
