@@ -199,7 +199,7 @@ def make_team(
 
 def lone_agent(
     name: str, seed: int, game: Game
-) -> Callable[[list[str], list[list[str]]], list[tuple[str, str]]]:
+) -> Callable[[list[str], list[tuple[str, ...]]], list[tuple[str, str]]]:
     """One agent for one game, greedy and free, as `envs.text.play` watches it.
 
     Raises:

@@ -223,7 +223,7 @@ def _process_state_kept() -> Iterator[None]:
         sys.argv, sys.stdout = arguments, stdout
 
 
-def _worded_as(command: str, admissible: list[str]) -> str:
+def _worded_as(command: str, admissible: Sequence[str]) -> str:
     """A put in the wording of the game at hand, if it is admissible in that wording."""
     if command in admissible:
         return command

@@ -24,13 +24,13 @@ from envs.text.state import State
 from envs.text.subgoals import serves
 
 # All games of the benchmark: about 50 kB each, against 3 ms for every game read again.
-_GAMES_KEPT = 4096
+GAMES_KEPT = 4096
 
 
 class GameCache:
     """Loaded games by path, the least recently used forgotten first."""
 
-    def __init__(self, size: int = _GAMES_KEPT) -> None:
+    def __init__(self, size: int = GAMES_KEPT) -> None:
         self._size = size
         self._games: OrderedDict[str, Game] = OrderedDict()
 

@@ -59,7 +59,7 @@ def play(game: Game, read: Callable[[str], str], write: Callable[[str], None]) -
     return True
 
 
-Act = Callable[[list[str], list[list[str]]], list[tuple[str, str]]]
+Act = Callable[[list[str], list[tuple[str, ...]]], list[tuple[str, str]]]
 
 
 def watch(game: Game, act: Act, write: Callable[[str], None], pause: Callable[[], None]) -> bool:

@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from envs.text.blocks import Block, Packer, Unpacker, join
-from envs.text.bridge import BatchEnv, SlotStep, stack_steps
+from envs.text.bridge import GAMES_KEPT, BatchEnv, SlotStep, stack_steps
 from envs.text.game import Game
 from envs.text.protocol import (
     DEFAULT_HORIZON,
@@ -105,12 +106,15 @@ class WorkerEnv:
             RuntimeError: after `close`.
         """
         check_open(self._closed.is_set())
-        wanted = dict(zip(check_batch(self.num_envs, games, slots), games))
+        slots = check_batch(self.num_envs, games, slots)
+        # What is no path is found out before anything is sent.
+        sources = [game if isinstance(game, Game) else str(Path(game)) for game in games]
+        wanted = dict(zip(slots, sources))
         requests = []
         for worker in self._workers:
             own = [slot for slot in worker.slots if slot in wanted]
             local = [slot - worker.slots.start for slot in own]
-            requests.append(("reset", [worker.carry(wanted[slot]) for slot in own], local))
+            requests.append(("reset", worker.carry([wanted[slot] for slot in own]), local))
         whole = self._call(requests)
         return whole.observations, whole.info
 
@@ -186,10 +190,29 @@ class _Worker:
         self._ready = False
         self._kill_at = math.inf
         self._unpacker = Unpacker()
+        self._numbers: dict[int, int] = {}
+        self._games: list[Game] = []  # keeps what is numbered alive, and so its identity
 
-    def carry(self, source: GameSource) -> GameSource:
-        """A game as it goes through the pipe: without the text it has cached, or its path."""
-        return source._replace(shared_text={}) if isinstance(source, Game) else str(Path(source))
+    def carry(self, sources: Sequence[GameSource]) -> list:
+        """Sources as they go through the pipe: a path as it is, of a game its number.
+
+        A game goes with its number the first time, without the text that it remembers. The same
+        one there for all its episodes keeps what the worker remembers of it.
+        """
+        carried = []
+        for source in sources:
+            if not isinstance(source, Game):
+                carried.append(source)
+            elif id(source) in self._numbers:
+                carried.append(self._numbers[id(source)])
+            else:
+                if len(self._games) >= GAMES_KEPT:  # a number given again replaces its game
+                    self._numbers.clear()
+                    self._games.clear()
+                number = self._numbers[id(source)] = len(self._games)
+                self._games.append(source)
+                carried.append((number, source._replace(shared_text={})))
+        return carried
 
     def send(self, request: tuple, deadline: float) -> bool:
         """Whether the request could be sent; a worker that does not read it in time is killed."""
@@ -256,9 +279,9 @@ class _Caller:
         self._handlers = _handlers(self._env)
         self._request: tuple = ()
 
-    def carry(self, source: GameSource) -> GameSource:
-        """A game as it is: it goes nowhere."""
-        return source
+    def carry(self, sources: list) -> list:
+        """Sources as they are: they go nowhere."""
+        return sources
 
     def send(self, request: tuple, deadline: float) -> bool:
         """Keeps the request."""
@@ -292,7 +315,7 @@ def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> N
     # Nothing in here makes cycles worth looking for after every third step, over all the games.
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
     env, packer = BatchEnv(num_envs, horizon=horizon, rewards=rewards), Packer()
-    handlers = _handlers(env)
+    handlers, games = _handlers(env), {}
     while True:
         try:
             name, *arguments = pipe.recv()
@@ -300,11 +323,21 @@ def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> N
             return
         if name == "close":
             return
+        if name == "reset":
+            arguments[0] = [_uncarried(source, games) for source in arguments[0]]
         try:
             answer = packer.pack(handlers[name](*arguments))
         except Exception as error:
             answer = _sendable(error)
         pipe.send(answer)
+
+
+def _uncarried(source: Any, games: dict[int, Game]) -> GameSource:
+    """What `_Worker.carry` was given."""
+    if isinstance(source, tuple):
+        number, games[number] = source
+        return games[number]
+    return games[source] if isinstance(source, int) else source
 
 
 def _sendable(error: Exception) -> Exception:

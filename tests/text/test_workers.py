@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from envs.text import blocks
+from envs.text import blocks, workers
 from envs.text.blocks import Block, Packer, Unpacker
 from envs.text.bridge import BatchEnv, SlotStep, stack_steps
 from envs.text.pddl import GameFileError
@@ -99,6 +99,20 @@ def test_an_ended_environment_whose_reset_is_cut_off_is_lost():
     assert block.last.observations == ["You won.", "Welcome"]
     assert not block.last.info.lost.any()
     np.testing.assert_array_equal(block.last.truncated, [False, False])
+
+
+def test_a_game_crosses_once_and_is_the_right_one_however_few_are_kept(two_workers, monkeypatch):
+    games = [small_game(goal) for goal in ("clean", "lamp", "two", "heat")]
+    expected = BatchEnv(4).reset(games)[0]
+    assert two_workers.reset(games)[0] == expected
+    first, second = two_workers._workers
+    assert first.carry(games[:2]) == [first._numbers[id(game)] for game in games[:2]]
+    assert not second._numbers.keys() & first._numbers.keys()
+    monkeypatch.setattr(workers, "GAMES_KEPT", 1)
+    for order in ([0, 1, 2, 3], [3, 0, 1, 2], [2, 2, 0, 0]):
+        texts, _ = two_workers.reset([games[number] for number in order])
+        assert texts == [expected[number] for number in order]
+    assert all(len(worker._games) == 1 for worker in two_workers._workers)
 
 
 @pytest.mark.parametrize("numbers_kept", [0, 6, 1000])
