@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxagent.models.llm.attention import BLOCK, attend, attend_cached, attend_causal
 from jaxagent.models.llm.cache import KVCache, append
 from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.linear import Linear
 from jaxagent.models.llm.rope import rotate, rotation
 
 
@@ -44,39 +45,6 @@ class Setting(NamedTuple):
     count: Int[Array, " B"]  # tokens that this call appends
     visible: Bool[Array, "B L S"] | None  # where the caller says which slots each token sees
     asked: Int[Array, "B M"] | None = None  # whose features alone are wanted, in the last layer
-
-
-class Linear(nn.Module):
-    """x W + b; with a variable collection `lora`, x W + (x A) B + b.
-
-    Attributes:
-        features: size of the output.
-        bias: whether there is a b.
-        dtype: in which the product is computed.
-        scale: standard deviation of the initial weights.
-    """
-
-    features: int
-    bias: bool
-    dtype: str
-    scale: float
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
-        """The product, in `dtype`."""
-        kernel = self.param(
-            "kernel", nn.initializers.normal(self.scale), (x.shape[-1], self.features)
-        )
-        # One axis of rows: XLA's CPU products over two cost a fifth more in the backward pass.
-        rows = x.reshape(-1, x.shape[-1])
-        y = rows @ kernel.astype(self.dtype)
-        if self.has_variable("lora", "a"):
-            a = self.get_variable("lora", "a").astype(self.dtype)
-            y = y + (rows @ a) @ self.get_variable("lora", "b").astype(self.dtype)
-        if self.bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,))
-            y = y + bias.astype(self.dtype)[None]
-        return y.reshape(*x.shape[:-1], self.features)
 
 
 class RMSNorm(nn.Module):
@@ -187,11 +155,12 @@ class FeedForward(nn.Module):
         """What to add to the features."""
         inner = self._linear(self.config.intermediate_size, "gate")(x)
         inner = nn.silu(inner) * self._linear(self.config.intermediate_size, "up")(x)
-        return self._linear(self.config.hidden_size, "down")(inner)
+        return self._linear(self.config.hidden_size, "down", careful=True)(inner)
 
-    def _linear(self, size: int, name: str) -> Linear:
+    def _linear(self, size: int, name: str, careful: bool = False) -> Linear:
         config = self.config
-        return Linear(size, config.mlp_bias, config.dtype, config.initializer_range, name=name)
+        deviation = config.initializer_range
+        return Linear(size, config.mlp_bias, config.dtype, deviation, careful, name=name)
 
 
 class DecoderLayer(nn.Module):
