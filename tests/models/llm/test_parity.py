@@ -133,8 +133,21 @@ def test_smollm2s_own_weights(smollm2):
     chosen = write(ours.params, last, cache)
     for b, row in enumerate(ids):
         expected = torch_logits(peer, np.array(row))
-        np.testing.assert_allclose(prompt[b, 1 : len(row)], expected[1:], atol=1e-4)
-        # The first token is this model's attention sink: activations in the thousands, logits to
-        # a relative 1e-5, which is past 1e-4 at logits of 15.
-        np.testing.assert_allclose(prompt[b, 0], expected[0], atol=1e-4, rtol=2e-5)
+        np.testing.assert_allclose(prompt[b, : len(row)], expected, rtol=0, atol=1e-4)
         assert chosen[b].tolist() == torch_greedy(peer, np.array(row), NEW_TOKENS)
+
+
+def test_smollm2s_first_tokens(smollm2):
+    # Where an activation of 22,500 cancels. In plain products eight of the nine are past 1e-4.
+    ours, peer = smollm2
+    words = ("Once", "The", "I", "Write", "policy", "index", "chosen", "segment", "except")
+    ids = np.array([ours.tokenizer.encode(word + " upon a time,")[:5] for word in words])
+
+    @jax.jit
+    def read(params):
+        decoder = Llama(ours.config)
+        first = decoder.apply({"params": params}, ids).hidden[:, 0]
+        return decoder.apply({"params": params}, first, method="logits")
+
+    for found, row in zip(read(ours.params), ids):
+        np.testing.assert_allclose(found, torch_logits(peer, row)[0], rtol=0, atol=1e-4)
