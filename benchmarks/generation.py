@@ -74,18 +74,19 @@ class Task(NamedTuple):
 
 
 KEEP, READ_AGAIN = {"keep_cache": True}, {"keep_cache": False}
-# Training comes last: its memory would hide that of all others.
+# What the peer has not comes after what both do, and training last, so that no memory is hidden
+# by that of another kind.
 TASKS = (
     Task("prefill", "prefill", {}, {}, 1.0),
     Task("decode, batch 1", "decode", {"batch": 1}, {"batch": 1}, 1.0),
     Task("decode, batch 8", "decode", {"batch": 8}, {"batch": 8}, 1.0),
+    Task("episode", "episode", KEEP, READ_AGAIN, 2.0, once=True),
+    Task("episode, peer keeps its cache", "episode", KEEP, KEEP, once=True),
     Task("decode, batch 1, set", "decode", {"batch": 1, "constraint": "set"}, None),
     Task("decode, batch 1, JSON", "decode", {"batch": 1, "constraint": "json"}, None),
     Task("decode, batch 8, set", "decode", {"batch": 8, "constraint": "set"}, None),
     Task("decode, batch 8, JSON", "decode", {"batch": 8, "constraint": "json"}, None),
     Task("score candidates", "score", {}, None),
-    Task("episode", "episode", KEEP, READ_AGAIN, 2.0, once=True),
-    Task("episode, peer keeps its cache", "episode", KEEP, KEEP, once=True),
     Task("training", "train", {}, {}, 1.0),
 )
 
@@ -228,12 +229,16 @@ def own_figures(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def peak_memory(rows: list[dict[str, Any]], side: str) -> dict[str, float]:
-    """Gigabytes that were resident at once, until generation was done and until training was."""
+    """Gigabytes that were resident at once, until tasks of each kind were done."""
+    of_both = {task.name for task in TASKS if task.peer_options is not None}
     peaks = {row["task"]: row["memory"][side] / 2**30 for row in rows if side in row["memory"]}
-    return {
-        "generation": max(peak for task, peak in peaks.items() if task != "training"),
-        "training": max(peaks.values()),
+    generation = {task: peak for task, peak in peaks.items() if task != "training"}
+    kinds = {
+        "generation of both": [peak for task, peak in generation.items() if task in of_both],
+        "generation": list(generation.values()),
+        "training": list(peaks.values()),
     }
+    return {kind: max(found) for kind, found in kinds.items() if found}
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

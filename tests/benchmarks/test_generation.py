@@ -52,8 +52,12 @@ def test_own_figures_and_memory():
     rates |= {"decode, batch 1": 10.0, "decode, batch 8": 40.0}
     rates |= {"decode, batch 1, set": 8.0, "decode, batch 1, JSON": 10.0}
     rates |= {"decode, batch 8, set": 40.0, "decode, batch 8, JSON": 32.0}
+
+    def memory_of(name: str) -> int:
+        return 2**30 if name == "prefill" else 2**31 if name.endswith(("1", "8")) else 2**32
+
     rows = [
-        {"task": name, "rate": {"ours": rate}, "memory": {"ours": 2**30}}
+        {"task": name, "rate": {"ours": rate}, "memory": {"ours": memory_of(name)}}
         for name, rate in rates.items()
     ]
     figures = own_figures(rows)
@@ -61,8 +65,10 @@ def test_own_figures_and_memory():
     assert figures["overhead, batch 1, set"] == pytest.approx(0.25)
     assert figures["overhead, batch 8, JSON"] == pytest.approx(0.25)
     assert figures["overhead, batch 8, set"] == 0.0
-    rows.append({"task": "training", "rate": {}, "memory": {"ours": 3 * 2**30}})
-    assert peak_memory(rows, "ours") == {"generation": 1.0, "training": 3.0}
+    rows.append({"task": "training", "rate": {}, "memory": {"ours": 2**33}})
+    expected = {"generation of both": 2.0, "generation": 4.0, "training": 8.0}
+    assert peak_memory(rows, "ours") == expected
+    assert peak_memory(rows[-1:], "ours") == {"training": 8.0}
 
 
 @pytest.mark.parametrize(

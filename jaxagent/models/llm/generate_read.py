@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.generate_weights import Variables, Weights
+from jaxagent.models.llm.host_memory import gives_back_memory
 from jaxagent.models.llm.llama import DecoderLayer, Llama, LlamaOutput, Setting, Slots, Stream
 
 
@@ -46,9 +47,13 @@ def read(
     stream = Stream(x, Slots(cache.keys, cache.values))
     for number, layer in enumerate(weights.layers):
         stream = through_layer(config, layer, stream, np.int32(number), setting)
-    return leave(config, weights.variables, stream, setting)
+    slots = cast(Slots, stream.slots)
+    given = (stream.x, setting.start, setting.count)
+    hidden, length = leave(config, weights.variables, *given)
+    return KVCache(**slots._asdict(), length=length), hidden
 
 
+@gives_back_memory
 @functools.partial(jax.jit, static_argnames="config", donate_argnames="cache")
 def _read_whole(
     config: LlamaConfig,
@@ -73,6 +78,7 @@ def _read_whole(
     return cast(KVCache, output.cache), output.hidden
 
 
+@gives_back_memory
 @functools.partial(jax.jit, static_argnames="config")
 def enter(
     config: LlamaConfig,
@@ -88,6 +94,7 @@ def enter(
     return cast(tuple[Array, Setting], Llama(config).apply(variables, *given, method="enter"))
 
 
+@gives_back_memory
 @functools.partial(jax.jit, static_argnames="config", donate_argnames="stream")
 def through_layer(
     config: LlamaConfig,
@@ -103,11 +110,15 @@ def through_layer(
     return stream
 
 
-@functools.partial(jax.jit, static_argnames="config", donate_argnames="stream")
+@gives_back_memory
+@functools.partial(jax.jit, static_argnames="config", donate_argnames="x")
 def leave(
-    config: LlamaConfig, variables: Variables, stream: Stream, setting: Setting
-) -> tuple[KVCache, Float[Array, "B L D"]]:
-    """The last norm, and the cache at its new length."""
-    hidden = cast(Array, Llama(config).apply(variables, stream.x, method="leave"))
-    slots = cast(Slots, stream.slots)
-    return KVCache(**slots._asdict(), length=setting.start + setting.count), hidden
+    config: LlamaConfig,
+    variables: Variables,
+    x: Float[Array, "B L D"],
+    start: Int[Array, " B"],
+    count: Int[Array, " B"],
+) -> tuple[Float[Array, "B L D"], Int[Array, " B"]]:
+    """The last norm, and the cache's new length."""
+    hidden = cast(Array, Llama(config).apply(variables, x, method="leave"))
+    return hidden, start + count

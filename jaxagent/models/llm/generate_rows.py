@@ -25,10 +25,10 @@ from jaxagent.models.llm.generate_steps import (
     new_rows,
     prefill,
     put_row,
-    resize,
     rewind,
     say,
     take_row,
+    with_slots,
 )
 from jaxagent.models.llm.generate_weights import Weights
 from jaxagent.models.llm.load import LanguageModel
@@ -48,6 +48,7 @@ PIECES = (16, 32, 64, 256)
 """Lengths in which prompts are read."""
 
 SMALLEST_SLOTS = 256
+_DOUBLED_UP_TO = 1024
 # What one more call costs, in tokens of a longer one: the weights are read once a call.
 _CALL_COST = 24
 _IDLE = SamplingConfig()
@@ -91,11 +92,6 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens two sequences have in common from the start."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def with_slots(cache: KVCache, slots: int) -> KVCache:
-    """The cache with at least so many slots."""
-    return resize(cache, slots) if slots > cache.slots else cache
 
 
 class RowBatch:
@@ -225,7 +221,11 @@ class RowBatch:
             reply.finish_reason = "cancelled"
 
     def _slots_for(self, length: int) -> int:
-        return min(bucket(length, smallest=SMALLEST_SLOTS), self.model.config.max_positions)
+        slots = bucket(length, smallest=SMALLEST_SLOTS)
+        # Where doubling is dear, half a step may do.
+        if slots > _DOUBLED_UP_TO and length <= slots * 3 // 4:
+            slots = slots * 3 // 4
+        return min(slots, self.model.config.max_positions)
 
     def _read(self, prompts: dict[int, list[int]], lengths: list[int]) -> None:
         """Feed tokens to rows, behind what their caches hold."""

@@ -20,6 +20,7 @@ from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.constrain import ConstraintTables, advance, is_done, permitted
 from jaxagent.models.llm.generate_read import read
 from jaxagent.models.llm.generate_weights import Variables, Weights
+from jaxagent.models.llm.host_memory import gives_back_memory
 from jaxagent.models.llm.llama import Llama, LlamaOutput
 from jaxagent.models.llm.sampling import (
     Repetition,
@@ -138,6 +139,7 @@ def _newest(
     return jnp.where((count > 0)[:, None], newest, last)
 
 
+@gives_back_memory
 @functools.partial(jax.jit, static_argnames="config")
 def say(
     config: LlamaConfig,
@@ -211,6 +213,7 @@ def _joined(said: list[Said], batch: int) -> Said:
     return Said(*joined)
 
 
+@gives_back_memory
 @functools.partial(jax.jit, static_argnames="config", donate_argnames="cache")
 def _decode_whole(
     config: LlamaConfig,
@@ -298,10 +301,24 @@ def rewind(cache: KVCache, length: Int[Array, " B"]) -> KVCache:
     return cache.rewind(length)
 
 
+def with_slots(cache: KVCache, slots: int) -> KVCache:
+    """The cache with at least so many slots; donated.
+
+    Keys before values, so that of one alone there are two at once.
+    """
+    if slots <= cache.slots:
+        return cache
+    keys = _lengthened(cache.keys, slots)
+    cache.keys.delete()
+    values = _lengthened(cache.values, slots)
+    cache.values.delete()
+    return KVCache(keys=keys, values=values, length=cache.length)
+
+
 @functools.partial(jax.jit, static_argnames="slots")
-def resize(cache: KVCache, slots: int) -> KVCache:
-    """Make room."""
-    return cache.resize(slots)
+def _lengthened(stored: Float[Array, "N B S K H"], slots: int) -> Float[Array, "N B slots K H"]:
+    room = ((0, 0), (0, 0), (0, slots - stored.shape[2]), (0, 0), (0, 0))
+    return jnp.pad(stored, room)
 
 
 @functools.partial(jax.jit, static_argnames="batch")

@@ -58,7 +58,11 @@ class SamplingConfig:
 
 @flax.struct.dataclass(kw_only=True)
 class Sampling:
-    """`SamplingConfig` of every row of a batch, on the device."""
+    """`SamplingConfig` of every row of a batch, on the device.
+
+    Where every row takes the likeliest token, programs are compiled without the drawing, which
+    takes XLA four times the memory of all the rest.
+    """
 
     temperature: Float[Array, " B"]
     top_k: Int[Array, " B"]
@@ -66,6 +70,7 @@ class Sampling:
     seed: UInt32[Array, " B"]
     max_repeats: Int[Array, " B"]
     stop_tokens: Int[Array, "B E"]  # −1 where there are fewer
+    is_greedy: bool = flax.struct.field(pytree_node=False)
 
 
 class Drawn(NamedTuple):
@@ -103,6 +108,7 @@ def stack_sampling(configs: list[SamplingConfig], stop_tokens: list[tuple[int, .
         seed=jnp.array(np.array([c.seed % 2**32 for c in configs], np.uint32)),
         max_repeats=jnp.array([c.max_repeats for c in configs], jnp.int32),
         stop_tokens=jnp.array(stops),
+        is_greedy=all(c.temperature == 0.0 for c in configs),
     )
 
 
@@ -144,7 +150,7 @@ def draw(
         token = jnp.argmax(noisy, axis=-1)
         return token, jnp.where(greedy, 0.0, _pick(behaviour, token))
 
-    token, behaviour_log_prob = jax.lax.cond(jnp.all(greedy), likeliest, sampled)
+    token, behaviour_log_prob = likeliest() if sampling.is_greedy else sampled()
     return Drawn(
         token=token.astype(jnp.int32),
         log_prob=_pick(log_probs, token),

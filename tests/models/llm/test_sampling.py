@@ -206,3 +206,17 @@ def test_choices_without_replacement():
 def test_settings_that_make_no_sense_are_named(wrong, complaint):
     with pytest.raises(ValueError, match=complaint):
         SamplingConfig(**wrong)
+
+
+def test_a_greedy_row_is_the_same_beside_rows_that_draw():
+    logits = jax.random.normal(jax.random.key(0), (3, 50))
+    permitted = jnp.asarray(np.arange(50) % 3 != np.arange(3)[:, None])
+    index = jnp.zeros(3, jnp.int32)
+    alone = sampling(*[SamplingConfig()] * 3)
+    mixed = sampling(SamplingConfig(), SamplingConfig(), SamplingConfig(temperature=1.0, top_k=5))
+    assert (alone.is_greedy, mixed.is_greedy) == (True, False)
+    ours, beside = (draw(logits, permitted, s, index) for s in (alone, mixed))
+    for one, other in zip(ours, beside, strict=True):
+        np.testing.assert_array_equal(one[:2], other[:2])
+    assert not ours.behaviour_log_prob.any()
+    assert beside.behaviour_log_prob[2] < 0.0

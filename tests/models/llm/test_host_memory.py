@@ -1,0 +1,72 @@
+"""Memory that is freed does not stay with the process."""
+
+import functools
+import platform
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxagent.models.llm import host_memory
+
+_BLOCKS = """
+import ctypes, os
+from jaxagent.models.llm.host_memory import give_back_blocks_at_once, give_back_memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+def fill(size, count):
+    blocks = [libc.malloc(size) for _ in range(count)]
+    for block in blocks:
+        ctypes.memset(block, 1, size)
+    return blocks
+
+def free(blocks):
+    for block in blocks:
+        libc.free(block)
+"""
+_TRIMMED = """
+blocks = fill(2**16, 2_000)
+free(blocks[:-1])  # the last one keeps the heap from shrinking by itself
+before = resident()
+give_back_memory()
+print(before - resident())
+"""
+_AT_ONCE = """
+give_back_blocks_at_once()
+free(fill(30 * 2**20, 1))
+blocks = [fill(size, 1)[0] for size in [5 * 2**20, 2**20] * 25][::2]  # pinned from above
+before = resident()
+free(blocks)
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries give it back themselves"
+)
+@pytest.mark.parametrize("program", [_TRIMMED, _AT_ONCE])
+def test_freed_memory_is_no_longer_resident(program):
+    command = [sys.executable, "-c", _BLOCKS + program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert float(done.stdout) > 100, "of 125 MB that were freed"
+
+
+def test_only_a_compilation_gives_back_memory(monkeypatch):
+    given_back = []
+    monkeypatch.setattr(host_memory, "give_back_memory", lambda: given_back.append(True))
+
+    @host_memory.gives_back_memory
+    @functools.partial(jax.jit, static_argnames="times")
+    def several(x, times):
+        return times * x
+
+    for times, so_far in ((2, 1), (2, 1), (3, 2)):
+        assert several(jnp.ones(2), times=times).tolist() == [times] * 2
+        assert len(given_back) == several._cache_size() == so_far
