@@ -10,6 +10,8 @@ import dataclasses
 import inspect
 import json
 import os
+import pathlib
+import re
 import resource
 import sys
 import time
@@ -290,8 +292,11 @@ SIDES = {"ours": Ours, "transformers": Transformers}
 
 def peak_memory() -> int:
     """Bytes of this process that were ever resident at once."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if sys.platform == "darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts what the parent had when it forked into ru_maxrss, and that holds a model too.
+    (peak,) = re.findall(r"VmHWM:\s*(\d+) kB", pathlib.Path("/proc/self/status").read_text())
+    return int(peak) * 1024
 
 
 def main() -> int:

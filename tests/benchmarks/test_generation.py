@@ -4,6 +4,8 @@ import dataclasses
 import importlib.util
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -132,3 +134,12 @@ def test_our_side_runs_alone(tmp_path, capsys):
     assert row["rate"]["ours"] > 0
     assert row["ratio"] is None
     assert capsys.readouterr().out.splitlines()[-1] == "ratio: nan"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child's peak is its own")
+def test_the_peak_of_a_side_is_not_that_of_the_program_that_began_it():
+    peak = "from benchmarks.generation_sides import peak_memory; print(peak_memory() / 2**20)"
+    begun = "import subprocess, sys; x = b'1' * 2**29; subprocess.run([sys.executable, '-c', "
+    command = [sys.executable, "-c", f"{begun}{peak!r}])"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert float(done.stdout) < 256
