@@ -26,6 +26,7 @@ from envs.text.protocol import TextEnv
 from envs.text.workers import WorkerEnv
 
 _HORIZON = 50
+_CAN_PIN = hasattr(os, "sched_setaffinity")
 _BARS = {
     "steps_per_second": ("at least", 20_000.0),
     "new_episode_ms": ("under", 0.1),
@@ -122,7 +123,9 @@ def measure(paths: list[Path], repeats: int, workers: list[int], num_envs: int) 
     results["memory_per_env_kb"] = memory_per_env(games[0]) / 1024
     for count in workers:
         for with_caller in (False, True) if count > 1 else (False,):
-            spread = WorkerEnv(num_envs, count, with_caller=with_caller, horizon=_HORIZON)
+            spread = WorkerEnv(
+                num_envs, count, with_caller=with_caller, pinned=_CAN_PIN, horizon=_HORIZON
+            )
             name = f"{count}_processes_with_caller" if with_caller else f"{count}_workers"
             results[f"steps_per_second_{name}"] = best_walk(spread, batch, repeats)
             spread.close()

@@ -9,6 +9,7 @@ import gc
 import itertools
 import math
 import multiprocessing
+import os
 import pickle
 import threading
 import time
@@ -48,6 +49,10 @@ class WorkerEnv:
         num_workers: processes; environments are dealt to them in contiguous blocks.
         with_caller: count this process as one of them. It plays the first block itself while the
             others play theirs, instead of waiting; its own share no timeout can end.
+        pinned: keep each worker on a core of its own, of the last that this process may use
+            (Linux). A scheduler that puts two of them on one core for a while, which happens
+            where there are as many processes as cores, costs up to half the throughput; so do
+            two programs that pin theirs to the same cores.
         call_timeout: seconds that one reset or step may take before a worker counts as hung.
         horizon: steps after which an episode that is not won is truncated.
         rewards: what a step pays.
@@ -59,6 +64,7 @@ class WorkerEnv:
         num_workers: int,
         *,
         with_caller: bool = False,
+        pinned: bool = False,
         call_timeout: float = 30.0,
         horizon: int = DEFAULT_HORIZON,
         rewards: Rewards | None = None,
@@ -74,10 +80,11 @@ class WorkerEnv:
         bounds = [num_envs * i // num_workers for i in range(num_workers + 1)]
         settings = (horizon, rewards or Rewards())
         blocks = [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+        cores = _last_cores(num_workers) if pinned else [None] * num_workers
         self._workers: list[_Worker | _Caller] = [
             _Caller(block, *settings) if with_caller and block.start == 0
-            else _Worker(block, *settings)
-            for block in blocks
+            else _Worker(block, core, *settings)
+            for block, core in zip(blocks, cores)
         ]  # fmt: skip
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True, name="text-env-watch").start()
@@ -174,9 +181,9 @@ class WorkerEnv:
 class _Worker:
     """One process, the pipe to it, and how to start it anew."""
 
-    def __init__(self, slots: range, horizon: int, rewards: Rewards) -> None:
+    def __init__(self, slots: range, core: int | None, horizon: int, rewards: Rewards) -> None:
         self.slots = slots
-        self._settings = (len(slots), horizon, rewards)
+        self._settings = (core, len(slots), horizon, rewards)
         self._start()
 
     def _start(self) -> None:
@@ -306,12 +313,25 @@ class _Caller:
         self._env.close()
 
 
+def _last_cores(count: int) -> list[int]:
+    if not hasattr(os, "sched_setaffinity"):
+        raise ValueError("pinned: processes can be kept on a core on Linux only")
+    cores = sorted(os.sched_getaffinity(0))
+    if count > len(cores):
+        raise ValueError(f"pinned: num_workers ({count}) exceeds the cores ({len(cores)})")
+    return cores[-count:]
+
+
 def _handlers(env: BatchEnv) -> dict[str, Callable[..., list[SlotStep]]]:
     return {"step": env.step_slots, "reset": env.reset_slots}
 
 
-def _serve(pipe: Connection, num_envs: int, horizon: int, rewards: Rewards) -> None:
+def _serve(
+    pipe: Connection, core: int | None, num_envs: int, horizon: int, rewards: Rewards
+) -> None:
     """The worker's loop; it answers with packed steps, or with the error that one ended in."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     # Nothing in here makes cycles worth looking for after every third step, over all the games.
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
     env, packer = BatchEnv(num_envs, horizon=horizon, rewards=rewards), Packer()

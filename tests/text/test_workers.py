@@ -101,6 +101,27 @@ def test_an_ended_environment_whose_reset_is_cut_off_is_lost():
     np.testing.assert_array_equal(block.last.truncated, [False, False])
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="on Linux only")
+def test_pinned_workers_keep_a_core_each_and_so_do_those_that_replace_them():
+    cores = sorted(os.sched_getaffinity(0))
+    count = min(2, len(cores))
+    env = WorkerEnv(2, count, pinned=True, call_timeout=60.0)
+    try:
+        for _ in range(2):
+            env.reset([small_game()] * 2)
+            assert [os.sched_getaffinity(p) for p in env.worker_ids] == [
+                {c} for c in cores[-count:]
+            ]
+            os.kill(env.worker_ids[0], signal.SIGKILL)
+            env.step(["look"] * 2)
+        assert sorted(os.sched_getaffinity(0)) == cores
+    finally:
+        env.close()
+    too_many = len(cores) + 1
+    with pytest.raises(ValueError, match=rf"pinned: num_workers \({too_many}\) exceeds the cores"):
+        WorkerEnv(too_many, too_many, pinned=True)
+
+
 def test_a_game_crosses_once_and_is_the_right_one_however_few_are_kept(two_workers, monkeypatch):
     games = [small_game(goal) for goal in ("clean", "lamp", "two", "heat")]
     expected = BatchEnv(4).reset(games)[0]
