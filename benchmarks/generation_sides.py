@@ -208,6 +208,8 @@ class Transformers:
         self._torch = torch
         self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._model.eval()
+        # For the memory: who plans reads and writes text, and ours has its own.
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self._vocab_size = self._model.config.vocab_size
         parameters = inspect.signature(self._model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
