@@ -153,14 +153,14 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         """What to add to the features."""
-        inner = self._linear(self.config.intermediate_size, "gate")(x)
-        inner = nn.silu(inner) * self._linear(self.config.intermediate_size, "up")(x)
-        return self._linear(self.config.hidden_size, "down", careful=True)(inner)
+        gate = self._linear(self.config.intermediate_size, "gate")(x)
+        up = self._linear(self.config.intermediate_size, "up")(x)
+        first = nn.silu(gate[:, 0]) * up[:, 0]
+        return self._linear(self.config.hidden_size, "down")(nn.silu(gate) * up, first)
 
-    def _linear(self, size: int, name: str, careful: bool = False) -> Linear:
+    def _linear(self, size: int, name: str) -> Linear:
         config = self.config
-        deviation = config.initializer_range
-        return Linear(size, config.mlp_bias, config.dtype, deviation, careful, name=name)
+        return Linear(size, config.mlp_bias, config.dtype, config.initializer_range, name=name)
 
 
 class DecoderLayer(nn.Module):

@@ -14,8 +14,8 @@ TERMS = 1536
 
 def products(x, *, careful, dtype="float32", kernel=None):
     kernel = weights(x.shape[-1]) if kernel is None else kernel
-    linear = Linear(24, False, dtype, 0.02, careful)
-    return linear.apply({"params": {"kernel": kernel}}, x)
+    linear = Linear(24, False, dtype, 0.02)
+    return linear.apply({"params": {"kernel": kernel}}, x, x[:, 0] if careful else None)
 
 
 def weights(terms):
