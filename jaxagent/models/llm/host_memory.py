@@ -6,9 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_M_MMAP_THRESHOLD = -3
-_BLOCK = 4 * 2**20
-
 
 def give_back_memory() -> None:
     """What has been freed, to the system, where the C library keeps it: in some ten milliseconds.
@@ -16,23 +13,10 @@ def give_back_memory() -> None:
     glibc keeps it in pieces too small for what comes next. Loading SmolLM2-135M leaves 90 MB of
     them, each compilation tens.
     """
-    _glibc("malloc_trim", 0)
-
-
-def give_back_blocks_at_once() -> None:
-    """Have the C library take blocks of 4 MB and more from the system, and give them back there.
-
-    glibc does so from 128 kB at first, but only from up to 32 MB once such blocks have been
-    freed: caches of keys and values, which grow by getting new ones, then leave holes.
-    """
-    _glibc("mallopt", _M_MMAP_THRESHOLD, _BLOCK)
-
-
-def _glibc(name: str, *arguments: int) -> None:
     if sys.platform == "linux":
-        function = getattr(ctypes.CDLL(None), name, None)  # other C libraries have none
-        if function is not None:
-            function(*arguments)
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
 
 
 def gives_back_memory(program: Any) -> Callable:

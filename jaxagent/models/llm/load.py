@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxagent.models.llm.config import Dtype, LlamaConfig
 from jaxagent.models.llm.gguf import GGUF, config_from_gguf, open_gguf, tensors_from_gguf
-from jaxagent.models.llm.host_memory import give_back_blocks_at_once, give_back_memory
+from jaxagent.models.llm.host_memory import give_back_memory
 from jaxagent.models.llm.tensor_files import (
     TensorSpec,
     open_safetensors,
@@ -68,7 +68,6 @@ def load_model(source: str | Path, *, dtype: Dtype = "float32") -> LanguageModel
     else:
         model = load_folder(path, name=name, dtype=dtype)
     give_back_memory()
-    give_back_blocks_at_once()
     return model
 
 
