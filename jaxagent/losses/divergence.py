@@ -7,18 +7,31 @@ from jaxtyping import Array, Float
 from jaxagent.losses.contract import accumulate, checked
 
 LOG_RATIO_BOUND = 20.0
-"""Nats beyond which eˣ is continued along its tangent; e²⁰ is about 4.9e8."""
+"""Nats beyond which eˣ no longer grows; e²⁰ is about 4.9e8."""
 
 
-def importance_ratio(log_ratio: jax.Array) -> jax.Array:
-    """eˣ, continued along its tangent above 20 nats.
+@jax.custom_jvp
+def saturating_exp(x: jax.Array) -> jax.Array:
+    """eˣ, held at e²⁰ above 20 nats; its slope is its value, there too."""
+    return jnp.exp(jnp.minimum(x, LOG_RATIO_BOUND))
 
-    A saturated sample keeps a finite ratio and a finite gradient of the right sign, where eˣ
-    overflows and clipping would lose the gradient. Below the bound it is eˣ exactly. Of ±∞ it
-    is NaN, which no clip hides.
+
+@saturating_exp.defjvp
+def _slope_is_value(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    value = saturating_exp(primals[0])
+    return value, value * tangents[0]
+
+
+def importance_ratio(log_ratio: jax.Array, weight: jax.Array | float = 1.0) -> jax.Array:
+    """weight · eˣ, with the exponential held above 20 nats.
+
+    A saturated sample keeps a finite ratio, and a finite gradient of the right sign: where eˣ
+    overflows, or a clip of x would lose the gradient. Of ±∞ it is NaN, which no clip hides.
     """
-    bounded = jnp.minimum(log_ratio, LOG_RATIO_BOUND)
-    return jnp.exp(bounded) * (1.0 + (log_ratio - bounded) + 0.0 * log_ratio)
+    # The guard is the weight's, so that nothing but one product waits for eˣ.
+    return saturating_exp(log_ratio) * (weight + 0.0 * log_ratio)
 
 
 @checked
@@ -99,8 +112,8 @@ def k3(
 
     Returns:
         One estimate per sample, float32 or wider; not averaged, gradient not stopped. Above
-        log ρ = 20 the exponential is continued along its tangent, so that value and gradient
-        stay finite. Non-finite input comes out non-finite.
+        log ρ = 20 ρ stays e²⁰, and so does its slope, so that value and gradient stay finite.
+        Non-finite input comes out non-finite.
 
     Raises:
         TypeError: an argument is not floating point or their axes differ.

@@ -41,7 +41,7 @@ def clipped_surrogate(
 
     Returns:
         The objective per sample, to be *maximised*, float32 or wider; not averaged. Above
-        log ρ = 20 the ratio is continued along its tangent so that value and gradient stay
+        log ρ = 20 the ratio stays e²⁰, and so does its slope, so that value and gradient stay
         finite; non-finite input comes out non-finite.
 
     Raises:
@@ -54,11 +54,11 @@ def clipped_surrogate(
         [ 1.5 -2. ]
     """
     log_prob, behaviour, advantage = accumulate(log_prob, behaviour_log_prob, advantage)
-    ratio = importance_ratio(log_prob - behaviour)
-    free = ratio * advantage
-    clipped = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon) * advantage
-    # A select takes half the time of jnp.minimum on a CPU, and NaN is in both or in neither.
-    return jnp.where(free <= clipped, free, clipped)
+    free = importance_ratio(log_prob - behaviour, advantage)
+    # min(ρ Â, clip(ρ) Â) = min(ρ Â, Â + ε |Â|), whose bound need not wait for ρ.
+    bound = advantage + clip_epsilon * jnp.abs(advantage)
+    # A select is one instruction on a CPU where jnp.minimum is four; it keeps a NaN of `free`.
+    return jnp.where(bound < free, bound, free)
 
 
 @checked

@@ -95,7 +95,7 @@ def token_clipped_loss(
     Returns:
         The loss to be minimised; clip_fraction and kl = KL(behaviour ‖ π) by k3, both means
         over tokens. A penalty on the KL to a reference is `token_mean` of `k3`. Above
-        log ρ = 20 the ratio is continued along its tangent. Non-finite live input comes out
+        log ρ = 20 the ratio stays e²⁰, and so does its slope. Non-finite live input comes out
         non-finite.
 
     Raises:

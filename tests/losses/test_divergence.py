@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 
 from jaxagent.losses import categorical_kl, k1, k2, k3
+from jaxagent.losses.divergence import importance_ratio
 from tests.losses.strategies import few, numbers
 
 P = jnp.log(jnp.array([0.5, 0.3, 0.2]))
@@ -80,3 +81,19 @@ def test_finite_far_apart_and_pulling_together(estimator, distance):
     assert jnp.isfinite(slope).all()
     if estimator is not k1:
         assert jnp.sign(slope) == np.sign(distance)
+
+
+def test_ratio_is_the_exponential_up_to_its_bound():
+    x = jnp.array([-50.0, -1.0, 0.0, 3.0, 20.0])
+    np.testing.assert_allclose(importance_ratio(x), np.exp(np.asarray(x)), rtol=1e-6)
+    # Held above 20, where its slope is e²⁰ still; below, the slope is eˣ.
+    np.testing.assert_allclose(importance_ratio(jnp.array(25.0)), np.exp(20.0), rtol=1e-6)
+    slopes = jax.vmap(jax.grad(importance_ratio))(jnp.array([3.0, 20.0, 25.0]))
+    np.testing.assert_allclose(slopes, np.exp([3.0, 20.0, 20.0]), rtol=1e-6)
+
+
+def test_a_weighted_ratio_is_the_ratio_times_the_weight():
+    x = jnp.array([-1.0, 2.0, 25.0, jnp.inf, -jnp.inf])
+    weighted = importance_ratio(x, jnp.full(5, -3.0))
+    np.testing.assert_allclose(weighted[:3], -3.0 * importance_ratio(x)[:3], rtol=1e-6)
+    assert jnp.isnan(weighted[3:]).all()

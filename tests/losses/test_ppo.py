@@ -85,6 +85,13 @@ def test_clipping_the_value_never_lowers_the_error(value, behaviour, target):
     assert (clipped >= plain).all()
 
 
+def test_on_the_edge_of_the_clip_the_gradient_flows():
+    def surrogate(x):
+        return clipped_surrogate(x, jnp.zeros(2), jnp.array([3.0, -3.0]), clip_epsilon=0.0).sum()
+
+    np.testing.assert_allclose(jax.grad(surrogate)(jnp.zeros(2)), [3.0, -3.0])
+
+
 def test_the_gradient_vanishes_only_where_the_clip_binds():
     log_prob = jnp.log(jnp.array([1.5, 1.5, 0.5, 0.5]))
     advantage = jnp.array([1.0, -1.0, 1.0, -1.0])
@@ -110,14 +117,16 @@ def test_saturated_ratio(log_ratio, advantage):
         assert slope > 0, "a bad action that became far likelier must still be pushed down"
 
 
-def test_ratio_is_the_exponential_up_to_its_bound():
-    from jaxagent.losses.divergence import importance_ratio
-
-    x = jnp.array([-50.0, -1.0, 0.0, 3.0, 20.0])
-    np.testing.assert_allclose(importance_ratio(x), np.exp(np.asarray(x)), rtol=1e-6)
-    # e²⁰ (1 + 5) on the tangent at 20, whose slope is e²⁰
-    np.testing.assert_allclose(importance_ratio(jnp.array(25.0)), 6 * np.exp(20.0), rtol=1e-6)
-    np.testing.assert_allclose(jax.grad(importance_ratio)(25.0), np.exp(20.0), rtol=1e-6)
+def test_the_bound_of_the_surrogate_is_the_clipped_ratio_times_the_advantage():
+    # ε |Â| instead of a clip: both clips, both signs, no advantage, a clip wider than 1.
+    axes = [0.01, 0.7, 1.0, 1.3, 4.0], [-3.0, -0.5, 0.0, 0.5, 3.0], [0.1, 0.5, 1.5]
+    ratio, advantage, epsilon = (a.reshape(-1) for a in np.meshgrid(*axes))
+    found = jax.vmap(lambda x, a, e: clipped_surrogate(x, jnp.zeros(()), a, clip_epsilon=e))(
+        *(jnp.asarray(a, jnp.float32) for a in (np.log(ratio), advantage, epsilon))
+    )
+    clipped = np.clip(ratio, 1 - epsilon, 1 + epsilon)
+    wanted = np.minimum(ratio * advantage, clipped * advantage)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_scheduled_hyper_parameters_do_not_recompile():
