@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
@@ -26,7 +27,7 @@ class KVCache(struct.PyTreeNode, kw_only=True):
         return cls(
             keys=jnp.zeros(shape, config.dtype),
             values=jnp.zeros(shape, config.dtype),
-            length=jnp.zeros((batch,), jnp.int32),
+            length=jax.device_put(np.zeros(batch, np.int32)),
         )
 
     @property

@@ -9,6 +9,7 @@ import functools
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -28,7 +29,8 @@ def read(
     segment_ids: Int[Array | np.ndarray, "B L"],
     positions: Int[Array | np.ndarray, "B L"] | None = None,
     visible: Bool[Array | np.ndarray, "B L S"] | None = None,
-) -> tuple[KVCache, Float[Array, "B L D"]]:
+    last: Float[Array, "B D"] | None = None,
+) -> tuple[KVCache, Float[Array, "B L D"] | Float[Array, "B D"]]:
     """Features of tokens that follow what the cache holds, and the cache with them in it.
 
     Args:
@@ -39,16 +41,18 @@ def read(
         segment_ids: 0 on padding, 1 elsewhere.
         positions: see `Llama`.
         visible: see `Llama`.
+        last: features of the last token that each row has read. With it, those of its newest
+            token are all that comes back; `last` again where none of its tokens is live.
     """
     given: Any = (tokens, positions, segment_ids, visible)
     if not weights.layers:
-        return _read_whole(config, weights.variables, cache, *given)
+        return _read_whole(config, weights.variables, cache, *given, last)
     x, setting = enter(config, weights.variables, cache.length, *given)
     stream = Stream(x, Slots(cache.keys, cache.values))
     for number, layer in enumerate(weights.layers):
         stream = through_layer(config, layer, stream, np.int32(number), setting)
     slots = cast(Slots, stream.slots)
-    given = (stream.x, setting.start, setting.count)
+    given = (stream.x, setting.start, setting.count, last)
     hidden, length = leave(config, weights.variables, *given)
     return KVCache(**slots._asdict(), length=length), hidden
 
@@ -63,7 +67,8 @@ def _read_whole(
     positions: Int[Array, "B L"] | None,
     segment_ids: Int[Array, "B L"],
     visible: Bool[Array, "B L S"] | None,
-) -> tuple[KVCache, Float[Array, "B L D"]]:
+    last: Float[Array, "B D"] | None,
+) -> tuple[KVCache, Float[Array, "B L D"] | Float[Array, "B D"]]:
     output = cast(
         LlamaOutput,
         Llama(config).apply(
@@ -75,7 +80,10 @@ def _read_whole(
             visible=visible,
         ),
     )
-    return cast(KVCache, output.cache), output.hidden
+    after = cast(KVCache, output.cache)
+    if last is None:
+        return after, output.hidden
+    return after, _newest(output.hidden, after.length - cache.length, last)
 
 
 @gives_back_memory
@@ -111,14 +119,25 @@ def through_layer(
 
 
 @gives_back_memory
-@functools.partial(jax.jit, static_argnames="config", donate_argnames="x")
+@functools.partial(jax.jit, static_argnames="config")
 def leave(
     config: LlamaConfig,
     variables: Variables,
     x: Float[Array, "B L D"],
     start: Int[Array, " B"],
     count: Int[Array, " B"],
-) -> tuple[Float[Array, "B L D"], Int[Array, " B"]]:
-    """The last norm, and the cache's new length."""
+    last: Float[Array, "B D"] | None,
+) -> tuple[Float[Array, "B L D"] | Float[Array, "B D"], Int[Array, " B"]]:
+    """The last norm, of all tokens or with `last` of the newest; and the cache's new length."""
     hidden = cast(Array, Llama(config).apply(variables, x, method="leave"))
+    if last is not None:
+        hidden = _newest(hidden, count, last)
     return hidden, start + count
+
+
+def _newest(
+    hidden: Float[Array, "B L D"], count: Int[Array, " B"], last: Float[Array, "B D"]
+) -> Float[Array, "B D"]:
+    end = jnp.maximum(count - 1, 0)[:, None, None]
+    newest = jnp.take_along_axis(hidden, end, axis=1)[:, 0]
+    return jnp.where((count > 0)[:, None], newest, last)

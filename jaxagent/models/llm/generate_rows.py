@@ -24,6 +24,7 @@ from jaxagent.models.llm.generate_steps import (
     merge_rows,
     new_rows,
     prefill,
+    put_beside,
     put_row,
     rewind,
     say,
@@ -111,7 +112,7 @@ class RowBatch:
         self._said: list[list[int]] = [[] for _ in range(batch)]
         config = model.config
         self._cache = KVCache.create(config, batch, self._slots_for(1))
-        self._last = jnp.zeros((batch, config.hidden_size), config.dtype)
+        self._last = jax.device_put(np.zeros((batch, config.hidden_size), config.dtype))
         self._rows = new_rows(np.zeros(batch), np.zeros(batch), np.full(batch, Finish.IDLE))
         self._sampling = stack_sampling([_IDLE] * batch, [()] * batch)
         free = Constraints((None,) * batch, None, np.full(batch, FREE, np.int32))
@@ -162,6 +163,7 @@ class RowBatch:
             self.model.config,
             self.weights,
             self._cache,
+            self._last,
             self._rows,
             self._sampling,
             self._constraints.tables,
@@ -289,8 +291,10 @@ class RowBatch:
             self._constraints.starts - before.starts,
             0,
         )
-        state = self._rows.state + jnp.asarray(moved, jnp.int32)
-        self._rows = dataclasses.replace(self._rows, state=state)
+        if moved.any():
+            state = (np.asarray(self._rows.state) + moved).astype(np.int32)
+            state = put_beside(state, self._rows.state)
+            self._rows = dataclasses.replace(self._rows, state=state)
 
     def _begin(self, requests: Mapping[int, Request]) -> None:
         is_new = np.array([row in requests for row in range(self.batch)])

@@ -93,13 +93,14 @@ def new_rows(budgets: np.ndarray, states: np.ndarray, finish: np.ndarray) -> Row
         finish: RUNNING, or IDLE for a row that nobody asked for.
     """
     batch = len(budgets)
+    nothing = np.zeros(batch, np.int32)
     return Rows(
-        token=jnp.zeros(batch, jnp.int32),
-        index=jnp.zeros(batch, jnp.int32),
-        remaining=jnp.asarray(budgets, jnp.int32),
-        state=jnp.asarray(states, jnp.int32),
+        token=jax.device_put(nothing),
+        index=jax.device_put(nothing),
+        remaining=jax.device_put(budgets.astype(np.int32)),
+        state=jax.device_put(states.astype(np.int32)),
         repetition=no_repetition(batch),
-        finish=jnp.asarray(finish, jnp.int32),
+        finish=jax.device_put(finish.astype(np.int32)),
     )
 
 
@@ -117,7 +118,7 @@ def prefill(
         config: of the model.
         weights: of the model.
         cache: grows by `count`; donated.
-        last: features of the last token that each row has read; donated.
+        last: features of the last token that each row has read.
         tokens: [B, L], right-padded.
         count: [B], live tokens of each row, possibly 0.
 
@@ -126,17 +127,7 @@ def prefill(
     """
     is_live = np.arange(tokens.shape[1])[None, :] < count[:, None]
     segment_ids = is_live.astype(np.int32)
-    cache, hidden = read(config, weights, cache, tokens, segment_ids=segment_ids)
-    return cache, _newest(hidden, last, count)
-
-
-@functools.partial(jax.jit, donate_argnames="last")
-def _newest(
-    hidden: Float[Array, "B L D"], last: Float[Array, "B D"], count: Int[Array, " B"]
-) -> Float[Array, "B D"]:
-    end = jnp.maximum(count - 1, 0)[:, None, None]
-    newest = jnp.take_along_axis(hidden, end, axis=1)[:, 0]
-    return jnp.where((count > 0)[:, None], newest, last)
+    return read(config, weights, cache, tokens, segment_ids=segment_ids, last=last)
 
 
 @gives_back_memory
@@ -170,6 +161,7 @@ def decode(
     config: LlamaConfig,
     weights: Weights,
     cache: KVCache,
+    last: Float[Array, "B D"],
     rows: Rows,
     sampling: Sampling,
     tables: ConstraintTables | None,
@@ -181,6 +173,7 @@ def decode(
         config: of the model.
         weights: of the model.
         cache: holds everything but each row's last token; donated.
+        last: features of the last token that each row has read.
         rows: at least one token in.
         sampling: how tokens are drawn.
         tables: what may be said; None is anything.
@@ -199,8 +192,7 @@ def decode(
         if not is_running.any():
             break
         tokens, segment_ids = np.asarray(rows.token)[:, None], is_running[:, None].astype(np.int32)
-        cache, hidden = read(config, weights, cache, tokens, segment_ids=segment_ids)
-        last = hidden.reshape(batch, -1)
+        cache, last = read(config, weights, cache, tokens, segment_ids=segment_ids, last=last)
         rows, new = say(config, weights.variables, last, rows, sampling, tables)
         said.append(new)
     return cache, rows, _joined(said, batch)
@@ -295,10 +287,21 @@ def _say(
     return merge_rows(is_running, after, rows), said
 
 
-@functools.partial(jax.jit, donate_argnames="cache")
-def rewind(cache: KVCache, length: Int[Array, " B"]) -> KVCache:
-    """Forget all but the first tokens of each row."""
-    return cache.rewind(length)
+def rewind(cache: KVCache, length: np.ndarray) -> KVCache:
+    """Forget all but the first tokens of each row; on the host, for which nothing is compiled.
+
+    Args:
+        cache: of any size.
+        length: [B], most tokens of each row that are kept.
+    """
+    kept = np.minimum(np.asarray(cache.length), length).astype(np.int32)
+    return cache.replace(length=put_beside(kept, cache.length))
+
+
+def put_beside(array: np.ndarray, other: jax.Array) -> jax.Array:
+    """An array where another lies; committed only if that is: else each program that takes it
+    would be compiled twice."""
+    return jax.device_put(array, other.sharding if other.committed else None)
 
 
 def with_slots(cache: KVCache, slots: int) -> KVCache:

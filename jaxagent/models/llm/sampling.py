@@ -101,13 +101,18 @@ def stack_sampling(configs: list[SamplingConfig], stop_tokens: list[tuple[int, .
     stops = np.full((len(configs), width), -1, np.int32)
     for row, tokens in enumerate(stop_tokens):
         stops[row, : len(tokens)] = tokens
+
+    # By NumPy: of each jnp.array a program is compiled, and kept.
+    def column(values: list, dtype: type) -> jax.Array:
+        return jax.device_put(np.array(values, dtype))
+
     return Sampling(
-        temperature=jnp.array([c.temperature for c in configs], jnp.float32),
-        top_k=jnp.array([c.top_k for c in configs], jnp.int32),
-        top_p=jnp.array([c.top_p for c in configs], jnp.float32),
-        seed=jnp.array(np.array([c.seed % 2**32 for c in configs], np.uint32)),
-        max_repeats=jnp.array([c.max_repeats for c in configs], jnp.int32),
-        stop_tokens=jnp.array(stops),
+        temperature=column([c.temperature for c in configs], np.float32),
+        top_k=column([c.top_k for c in configs], np.int32),
+        top_p=column([c.top_p for c in configs], np.float32),
+        seed=column([c.seed % 2**32 for c in configs], np.uint32),
+        max_repeats=column([c.max_repeats for c in configs], np.int32),
+        stop_tokens=jax.device_put(stops),
         is_greedy=all(c.temperature == 0.0 for c in configs),
     )
 
@@ -238,8 +243,8 @@ class Repetition(NamedTuple):
 
 def no_repetition(batch: int) -> Repetition:
     """At the beginning of a reply."""
-    shape = (batch, MAX_PERIOD)
-    return Repetition(jnp.full(shape, -1, jnp.int32), jnp.zeros(shape, jnp.int32))
+    runs = np.zeros((batch, MAX_PERIOD), np.int32)
+    return Repetition(jax.device_put(runs - 1), jax.device_put(runs))
 
 
 def observe_repetition(

@@ -73,8 +73,8 @@ def layer_name(path: Path, layer: int) -> str:
 def abstract_params(config: LlamaConfig) -> dict[Path, jax.ShapeDtypeStruct]:
     """Shapes of all parameters by path; nothing is computed."""
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    tree = jax.eval_shape(Llama(config).init, jax.random.key(0), tokens)["params"]
-    return flatten(tree)
+    tree = jax.eval_shape(lambda x: Llama(config).init(jax.random.key(0), x), tokens)
+    return flatten(tree["params"])
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[Path, Any]:
@@ -109,16 +109,19 @@ def read_params(
     for name, place in wanted.items():
         by_path.setdefault(place.path, []).append(name)
     shapes = abstract_params(config)
+    # Programs of this call alone: once it is over they take no memory.
+    zeros = jax.jit(lambda shape: jnp.zeros(shape, dtype), static_argnums=0)
+    put_layer = jax.jit(functools.partial(_put_layer), static_argnums=3, donate_argnums=0)
     flat = {}
     for path, names in by_path.items():
         if wanted[names[0]].layer is None:
             flat[path] = _read_whole(names[0], wanted, stored, dtype)
             continue
-        parameter = jnp.zeros(shapes[path].shape, dtype)
+        parameter = zeros(shapes[path].shape)
         for name in names:
             tensor = stored[name].read().astype(dtype, copy=False)
             layer = np.int32(cast(int, wanted[name].layer))
-            parameter = _put_layer(parameter, tensor, layer, transposed=wanted[name].transposed)
+            parameter = put_layer(parameter, tensor, layer, wanted[name].transposed)
         flat[path] = parameter
     return unflatten(flat)
 
@@ -127,16 +130,15 @@ def _read_whole(
     name: str, wanted: Mapping[str, Place], stored: Mapping[str, StoredTensor], dtype: Dtype
 ) -> Array:
     tensor = stored[name].read()
+    tensor = tensor.T if wanted[name].transposed else tensor
     # A copy: what lies in a file can neither be donated nor outlive it.
-    return jnp.array(tensor.T if wanted[name].transposed else tensor, dtype)
+    return jax.device_put(np.array(tensor, dtype), may_alias=False)
 
 
-@functools.partial(jax.jit, static_argnames="transposed", donate_argnames="parameter")
 def _put_layer(
     parameter: Float[Array, "N ..."],
     tensor: Float[Array, "..."],
     layer: Int[Array, ""],
-    *,
     transposed: bool,
 ) -> Float[Array, "N ..."]:
     tensor = tensor.T if transposed else tensor
