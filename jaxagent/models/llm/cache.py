@@ -8,6 +8,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxagent.models.llm.config import LlamaConfig
 
+Stored = Float[Array, "N B S K H"] | tuple[Float[Array, "1 B S K H"], ...]
+"""Keys or values of all layers: in one array, or of each layer in one of its own."""
+
 
 class KVCache(struct.PyTreeNode, kw_only=True):
     """A batch of rows, each filled from slot 0 up to its own length; what lies behind is stale.
@@ -16,24 +19,39 @@ class KVCache(struct.PyTreeNode, kw_only=True):
     longer one. Donate the cache where it is passed to a jitted function, and it grows in place.
     """
 
-    keys: Float[Array, "N B S K H"]  # rotated
-    values: Float[Array, "N B S K H"]
+    keys: Stored  # rotated
+    values: Stored
     length: Int[Array, " B"]  # tokens in each row
 
     @classmethod
-    def create(cls, config: LlamaConfig, batch: int, slots: int) -> "KVCache":
-        """Empty rows with room for `slots` tokens each."""
-        shape = (config.num_layers, batch, slots, config.num_kv_heads, config.head_dim)
-        return cls(
-            keys=jnp.zeros(shape, config.dtype),
-            values=jnp.zeros(shape, config.dtype),
-            length=jax.device_put(np.zeros(batch, np.int32)),
-        )
+    def create(
+        cls, config: LlamaConfig, batch: int, slots: int, *, is_apart: bool = False
+    ) -> "KVCache":
+        """Empty rows with room for `slots` tokens each.
+
+        Args:
+            config: of the model.
+            batch: rows.
+            slots: of each row.
+            is_apart: whether each layer has arrays of its own, as `generate_weights` lays out
+                the layers on a CPU. They are then made longer one by one, without two whole
+                caches at once.
+        """
+        layers = 1 if is_apart else config.num_layers
+        shape = (layers, batch, slots, config.num_kv_heads, config.head_dim)
+
+        def empty() -> Stored:
+            if is_apart:
+                return tuple(jnp.zeros(shape, config.dtype) for _ in range(config.num_layers))
+            return jnp.zeros(shape, config.dtype)
+
+        length = jax.device_put(np.zeros(batch, np.int32))
+        return cls(keys=empty(), values=empty(), length=length)
 
     @property
     def slots(self) -> int:
         """S, the greatest length of a row."""
-        return self.keys.shape[2]
+        return jax.tree.leaves(self.keys)[0].shape[2]
 
     def rewind(self, length: Int[Array, " B"]) -> "KVCache":
         """Forget all but the first `length` tokens of each row; never lengthens one."""
@@ -41,9 +59,8 @@ class KVCache(struct.PyTreeNode, kw_only=True):
 
     def select(self, rows: Int[Array, " R"]) -> "KVCache":
         """The rows named, in that order; a row may be named more than once."""
-        return KVCache(
-            keys=self.keys[:, rows], values=self.values[:, rows], length=self.length[rows]
-        )
+        keys, values = jax.tree.map(lambda x: x[:, rows], (self.keys, self.values))
+        return KVCache(keys=keys, values=values, length=self.length[rows])
 
     def broadcast(self, batch: int) -> "KVCache":
         """One row made many, for continuations that share a prompt.
@@ -58,19 +75,28 @@ class KVCache(struct.PyTreeNode, kw_only=True):
     def insert(self, rows: Int[Array, " R"], other: "KVCache") -> "KVCache":
         """Replace the rows named by those of `other`, whose slots may be fewer."""
         fits = other.slots
+
+        def put(mine: Stored, theirs: Stored) -> Stored:
+            return jax.tree.map(lambda x, y: x.at[:, rows, :fits].set(y), mine, theirs)
+
         return KVCache(
-            keys=self.keys.at[:, rows, :fits].set(other.keys),
-            values=self.values.at[:, rows, :fits].set(other.values),
+            keys=put(self.keys, other.keys),
+            values=put(self.values, other.values),
             length=self.length.at[rows].set(other.length),
         )
 
     def resize(self, slots: int) -> "KVCache":
         """The same rows with another number of slots; the caller sees to it that they fit."""
-        spare = slots - self.slots
-        if spare <= 0:
-            return self.replace(keys=self.keys[:, :, :slots], values=self.values[:, :, :slots])
-        room = ((0, 0), (0, 0), (0, spare), (0, 0), (0, 0))
-        return self.replace(keys=jnp.pad(self.keys, room), values=jnp.pad(self.values, room))
+        keys, values = jax.tree.map(lambda x: resized(x, slots), (self.keys, self.values))
+        return self.replace(keys=keys, values=values)
+
+
+def resized(stored: Float[Array, "N B S K H"], slots: int) -> Float[Array, "N B slots K H"]:
+    """The same entries with another number of slots, empty ones at the end."""
+    spare = slots - stored.shape[2]
+    if spare <= 0:
+        return stored[:, :, :slots]
+    return jnp.pad(stored, ((0, 0), (0, 0), (0, spare), (0, 0), (0, 0)))
 
 
 def append(

@@ -36,7 +36,7 @@ def read(
     Args:
         config: of the model.
         weights: of the model.
-        cache: donated.
+        cache: donated; its layers stand apart where those of the weights do.
         tokens: right-padded.
         segment_ids: 0 on padding, 1 elsewhere.
         positions: see `Llama`.
@@ -48,13 +48,13 @@ def read(
     if not weights.layers:
         return _read_whole(config, weights.variables, cache, *given, last)
     x, setting = enter(config, weights.variables, cache.length, *given)
-    stream = Stream(x, Slots(cache.keys, cache.values))
-    for number, layer in enumerate(weights.layers):
-        stream = through_layer(config, layer, stream, np.int32(number), setting)
-    slots = cast(Slots, stream.slots)
-    given = (stream.x, setting.start, setting.count, last)
-    hidden, length = leave(config, weights.variables, *given)
-    return KVCache(**slots._asdict(), length=length), hidden
+    after = []
+    for layer, *slots in zip(weights.layers, cache.keys, cache.values, strict=True):
+        x, slots = through_layer(config, layer, Stream(x, Slots(*slots)), setting)
+        after.append(slots)
+    hidden, length = leave(config, weights.variables, x, setting.start, setting.count, last)
+    keys, values = zip(*after, strict=True)
+    return KVCache(keys=keys, values=values, length=length), hidden
 
 
 @gives_back_memory
@@ -108,13 +108,11 @@ def through_layer(
     config: LlamaConfig,
     layer: Variables,
     stream: Stream,
-    number: Int[Array, ""],
     setting: Setting,
 ) -> Stream:
-    """One layer; the stream is donated, so that the cache grows in place."""
-    stream, _ = cast(
-        tuple[Stream, None], DecoderLayer(config).apply(layer, stream, number, setting)
-    )
+    """One layer, with a cache of its own; the stream is donated, so that it grows in place."""
+    only = jnp.int32(0)
+    stream, _ = cast(tuple[Stream, None], DecoderLayer(config).apply(layer, stream, only, setting))
     return stream
 
 

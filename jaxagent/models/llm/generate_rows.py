@@ -32,6 +32,7 @@ from jaxagent.models.llm.generate_steps import (
     with_slots,
 )
 from jaxagent.models.llm.generate_weights import Weights
+from jaxagent.models.llm.host_memory import give_back_memory
 from jaxagent.models.llm.load import LanguageModel
 from jaxagent.models.llm.sampling import SamplingConfig, stack_sampling
 from jaxagent.models.llm.scoring import (
@@ -111,7 +112,7 @@ class RowBatch:
         self._prompts: list[list[int]] = [[] for _ in range(batch)]
         self._said: list[list[int]] = [[] for _ in range(batch)]
         config = model.config
-        self._cache = KVCache.create(config, batch, self._slots_for(1))
+        self._cache = self._empty_cache(batch)
         self._last = jax.device_put(np.zeros((batch, config.hidden_size), config.dtype))
         self._rows = new_rows(np.zeros(batch), np.zeros(batch), np.full(batch, Finish.IDLE))
         self._sampling = stack_sampling([_IDLE] * batch, [()] * batch)
@@ -229,11 +230,16 @@ class RowBatch:
             slots = slots * 3 // 4
         return min(slots, self.model.config.max_positions)
 
+    def _empty_cache(self, batch: int) -> KVCache:
+        give_back_memory()  # that of the batch before this one, whose arrays are other sizes
+        is_apart = bool(self.weights.layers)
+        return KVCache.create(self.model.config, batch, self._slots_for(1), is_apart=is_apart)
+
     def _read(self, prompts: dict[int, list[int]], lengths: list[int]) -> None:
         """Feed tokens to rows, behind what their caches hold."""
         distinct = {tuple(prompt) for prompt in prompts.values()}
         if len(prompts) == self.batch > 1 and not any(lengths) and len(distinct) == 1:
-            cache = KVCache.create(self.model.config, 1, self._slots_for(1))
+            cache = self._empty_cache(1)
             cache, last = self._feed(cache, self._last[:1], [prompts[0]], [0])
             self._cache, self._last = broadcast(cache, last, self.batch)
         elif 2 * len(prompts) > self.batch:

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxagent.models.llm.cache import KVCache
+from jaxagent.models.llm.cache import KVCache, resized
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.constrain import ConstraintTables, advance, is_done, permitted
 from jaxagent.models.llm.generate_read import read
 from jaxagent.models.llm.generate_weights import Variables, Weights
-from jaxagent.models.llm.host_memory import gives_back_memory
+from jaxagent.models.llm.host_memory import give_back_memory, gives_back_memory
 from jaxagent.models.llm.llama import Llama, LlamaOutput
 from jaxagent.models.llm.sampling import (
     Repetition,
@@ -307,21 +307,23 @@ def put_beside(array: np.ndarray, other: jax.Array) -> jax.Array:
 def with_slots(cache: KVCache, slots: int) -> KVCache:
     """The cache with at least so many slots; donated.
 
-    Keys before values, so that of one alone there are two at once.
+    Array by array, so that of one alone there are two at once; the C library would keep what the
+    short ones leave, in pieces too small for the long ones.
     """
     if slots <= cache.slots:
         return cache
-    keys = _lengthened(cache.keys, slots)
-    cache.keys.delete()
-    values = _lengthened(cache.values, slots)
-    cache.values.delete()
+
+    def lengthened(stored: jax.Array) -> jax.Array:
+        longer = jax.block_until_ready(_resized(stored, slots))
+        stored.delete()
+        return longer
+
+    keys, values = jax.tree.map(lengthened, (cache.keys, cache.values))
+    give_back_memory()
     return KVCache(keys=keys, values=values, length=cache.length)
 
 
-@functools.partial(jax.jit, static_argnames="slots")
-def _lengthened(stored: Float[Array, "N B S K H"], slots: int) -> Float[Array, "N B slots K H"]:
-    room = ((0, 0), (0, 0), (0, slots - stored.shape[2]), (0, 0), (0, 0))
-    return jnp.pad(stored, room)
+_resized = jax.jit(resized, static_argnames="slots")
 
 
 @functools.partial(jax.jit, static_argnames="batch")

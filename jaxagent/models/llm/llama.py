@@ -1,6 +1,6 @@
 """A decoder-only transformer of the Llama family in Flax Linen."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -250,12 +250,14 @@ class Llama(nn.Module):
             The cache is None where none was given.
 
         Raises:
-            ValueError: positions, segment_ids or the cache are of another batch than the tokens.
+            ValueError: positions, segment_ids or the cache are of another batch than the tokens,
+                or the layers of the cache stand apart.
         """
         _require_shapes(tokens, positions, segment_ids, cache)
         start = None if cache is None else cache.length
         x, setting = self.enter(tokens, positions, segment_ids, start, visible)
-        stream = Stream(x, None if cache is None else Slots(cache.keys, cache.values))
+        slots = None if cache is None else Slots(cast(Array, cache.keys), cast(Array, cache.values))
+        stream = Stream(x, slots)
         stream = self.through(stream, setting)
         hidden = self.leave(stream.x)
         if self.is_initializing() and not self.config.tie_embeddings:
@@ -334,6 +336,8 @@ def _require_shapes(
                 f"{name} must have the shape of tokens {list(tokens.shape)}, "
                 f"found {list(given.shape)}"
             )
+    if cache is not None and isinstance(cache.keys, tuple):
+        raise ValueError("the cache must hold all layers in one array, found one array a layer")
     if cache is not None and cache.length.shape[0] != tokens.shape[0]:
         raise ValueError(
             f"the cache holds {cache.length.shape[0]} rows, the tokens are {tokens.shape[0]}"

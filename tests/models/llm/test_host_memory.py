@@ -4,6 +4,7 @@ import functools
 import platform
 import subprocess
 import sys
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -78,11 +79,11 @@ def test_a_new_batch_compiles_its_steps_and_nothing_beside_them(caplog):
     with jax.log_compiles():
         generator.generate(prompts, SamplingConfig(max_new_tokens=4, stop_tokens=()))
     reading = ["jit(enter)", "jit(through_layer)", "jit(leave)"]
-    steps = sorted([*reading, *reading, "jit(say)", "jit(merge_rows)"])
-    of_zeros = ("jit(broadcast_in_dim)", "jit(convert_element_type)")
-    names = compiled(caplog)
-    assert sorted(name for name in names if name not in of_zeros) == steps
-    assert len(names) <= len(steps) + 2, "an empty cache is one, and once the zero in it"
+    # Of the last two, and of an empty cache and the zero in it, another test may have had need.
+    steps = [*reading, *reading, "jit(say)", "jit(merge_rows)"]
+    zeros = ["jit(broadcast_in_dim)", "jit(convert_element_type)"]
+    names = Counter(compiled(caplog))
+    assert Counter(reading + reading) <= names <= Counter(steps + zeros)
     caplog.clear()
     with jax.log_compiles():
         generator.generate(prompts[::-1], SamplingConfig(max_new_tokens=7, stop_tokens=()))

@@ -205,6 +205,7 @@ def test_a_token_that_sees_nothing_has_finite_features_and_gradients():
         ({"positions": jnp.zeros((1, 4), int)}, r"positions must .* \[2, 4\], found \[1, 4\]"),
         ({"segment_ids": jnp.ones((2, 3), int)}, r"segment_ids must .* found \[2, 3\]"),
         ({"cache": KVCache.create(SMALL, 3, 8)}, "the cache holds 3 rows, the tokens are 2"),
+        ({"cache": KVCache.create(SMALL, 2, 8, is_apart=True)}, "must hold all layers in one"),
     ],
 )
 def test_arguments_of_another_batch_are_named(small, given, message):

@@ -1,6 +1,7 @@
 """Room in the cache, and how it grows."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -36,3 +37,39 @@ def test_a_cache_grows_around_what_it_holds():
     # There is room for the old one no more.
     assert small.keys.is_deleted()
     assert small.values.is_deleted()
+
+
+def random_caches(config, batch, slots):
+    """The same one, in one array and with the layers apart."""
+    empty = KVCache.create(config, batch, slots)
+    keys, values = jax.random.normal(jax.random.key(batch), (2, *empty.keys.shape))
+    length = jnp.arange(batch)
+    parts = [tuple(x[n : n + 1] for n in range(config.num_layers)) for x in (keys, values)]
+    apart = KVCache.create(config, batch, slots, is_apart=True)
+    assert jax.tree.map(np.shape, apart.keys) == jax.tree.map(np.shape, parts[0])
+    return (
+        KVCache(keys=keys, values=values, length=length),
+        KVCache(keys=parts[0], values=parts[1], length=length),
+    )
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda cache, other: cache.select(np.array([1, 1, 0])),
+        lambda cache, other: cache.select(np.array([1])).broadcast(3),
+        lambda cache, other: cache.insert(np.array([1, 0]), other),
+        lambda cache, other: cache.resize(30),
+        lambda cache, other: cache.resize(5),
+        lambda cache, other: with_slots(cache, 50),
+    ],
+)
+def test_layers_that_stand_apart_are_the_same_cache(operation):
+    config = random_model().config
+    pairs = random_caches(config, 2, 16), random_caches(config, 2, 9)
+    whole, apart = zip(*pairs, strict=True)
+    expected, found = operation(*whole), operation(*apart)
+    assert found.slots == expected.slots
+    np.testing.assert_array_equal(np.concatenate(found.keys), expected.keys)
+    np.testing.assert_array_equal(np.concatenate(found.values), expected.values)
+    np.testing.assert_array_equal(found.length, expected.length)
