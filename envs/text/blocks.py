@@ -113,21 +113,25 @@ class Packer:
         )
 
     def _number_lists(self, lists: Sequence[tuple[str, ...]]) -> tuple[list[str], list[int]]:
-        numbers, new = self._numbers, []
+        numbers, new, chosen = self._numbers, [], []
         for commands in lists:
-            if id(commands) not in numbers:
-                numbers[id(commands)] = len(self._lists)
+            number = numbers.get(id(commands))
+            if number is None:
+                number = numbers[id(commands)] = len(self._lists)
                 self._lists.append(commands)
                 new.append("\n".join(commands))
-        return new, [numbers[id(commands)] for commands in lists]
+            chosen.append(number)
+        return new, chosen
 
     def _number_events(self, events: Sequence[Event | None]) -> tuple[list[tuple], list[int]]:
-        numbers, new = self._events, []
+        numbers, new, happened = self._events, [], []
         for event in events:
-            if event not in numbers:
-                numbers[event] = len(numbers)
+            number = numbers.get(event)
+            if number is None:
+                number = numbers[event] = len(numbers)
                 new.append(event and tuple(event))
-        return new, [numbers[event] for event in events]
+            happened.append(number)
+        return new, happened
 
 
 class Unpacker:
