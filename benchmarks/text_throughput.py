@@ -13,9 +13,10 @@ import platform
 import random
 import sys
 import tempfile
+import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envs.text.alfworld import StockEnv, stock_version
@@ -57,6 +58,29 @@ def walk(env: TextEnv, games: list, steps: int, seed: int = 0) -> float:
         done += sum(map(bool, commands))
         info = env.step(commands).info
     return done / (time.perf_counter() - began)
+
+
+def walk_apart(envs: Sequence[TextEnv], games: list, steps: int, seed: int = 0) -> float:
+    """`walk` of several batches, each stepped by a thread of its own.
+
+    Args:
+        envs: batches of one size.
+        games: of all of them, in their order.
+        steps: per environment.
+        seed: of the commands.
+    """
+    size, rates = len(games) // len(envs), [0.0] * len(envs)
+
+    def run(number: int) -> None:
+        own = games[number * size : (number + 1) * size]
+        rates[number] = walk(envs[number], own, steps, seed + number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(envs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(rates)
 
 
 def best_walk(env: TextEnv, games: list, repeats: int) -> float:
@@ -130,9 +154,30 @@ def measure(paths: list[Path], repeats: int, workers: list[int], num_envs: int) 
             results[f"steps_per_second_{name}"] = best_walk(spread, batch, repeats)
             spread.close()
         if count > 1:
+            in_threads = measure_in_threads(batch, repeats, count)
+            results[f"steps_per_second_{count}_threads_of_a_worker"] = in_threads
             apart = measure_apart(paths, repeats, count, num_envs)
             results[f"steps_per_second_{count}_processes_apart"] = apart
     return results
+
+
+def measure_in_threads(games: list[Game], repeats: int, count: int) -> float:
+    """Steps per second of batches of one worker, each stepped by a thread of its own.
+
+    Args:
+        games: of all of them.
+        repeats: the best counts.
+        count: of batches, on as many cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))[-count:] if _CAN_PIN else range(count)
+    size = len(games) // count
+    envs = [
+        WorkerEnv(size, 1, pinned=[core] if _CAN_PIN else False, horizon=_HORIZON) for core in cores
+    ]
+    best = max(walk_apart(envs, games, _HORIZON, count * seed) for seed in range(repeats))
+    for env in envs:
+        env.close()
+    return best
 
 
 def _play_alone(paths: list[Path], num_envs: int, repeats: int, together, results) -> None:

@@ -44,15 +44,20 @@ class WorkerEnv:
     What an environment does depends on its game and its commands alone, so results are the same
     for any number of workers.
 
+    `step` waits for all of them, and they wait while commands are chosen. Where that costs too
+    much, make several batches, and let a thread of its own step each: one then chooses while the
+    others play.
+
     Args (of the constructor):
         num_envs: size of the batch.
         num_workers: processes; environments are dealt to them in contiguous blocks.
         with_caller: count this process as one of them. It plays the first block itself while the
             others play theirs, instead of waiting; its own share no timeout can end.
-        pinned: keep each worker on a core of its own, of the last that this process may use
-            (Linux). A scheduler that puts two of them on one core for a while, which happens
-            where there are as many processes as cores, costs up to half the throughput; so do
-            two programs that pin theirs to the same cores.
+        pinned: keep each worker on a core of its own: True for the last that this process may
+            use, or the numbers of ``num_workers`` cores (Linux). A scheduler that puts two of
+            them on one core for a while, which happens where there are as many processes as
+            cores, costs up to half the throughput; so do two batches that pin theirs to the same
+            cores.
         call_timeout: seconds that one reset or step may take before a worker counts as hung.
         horizon: steps after which an episode that is not won is truncated.
         rewards: what a step pays.
@@ -64,7 +69,7 @@ class WorkerEnv:
         num_workers: int,
         *,
         with_caller: bool = False,
-        pinned: bool = False,
+        pinned: bool | Sequence[int] = False,
         call_timeout: float = 30.0,
         horizon: int = DEFAULT_HORIZON,
         rewards: Rewards | None = None,
@@ -80,7 +85,7 @@ class WorkerEnv:
         bounds = [num_envs * i // num_workers for i in range(num_workers + 1)]
         settings = (horizon, rewards or Rewards())
         blocks = [range(start, stop) for start, stop in itertools.pairwise(bounds)]
-        cores = _last_cores(num_workers) if pinned else [None] * num_workers
+        cores = _cores(num_workers, pinned) if pinned else [None] * num_workers
         self._workers: list[_Worker | _Caller] = [
             _Caller(block, *settings) if with_caller and block.start == 0
             else _Worker(block, core, *settings)
@@ -313,10 +318,17 @@ class _Caller:
         self._env.close()
 
 
-def _last_cores(count: int) -> list[int]:
+def _cores(count: int, pinned: bool | Sequence[int]) -> list[int]:
     if not hasattr(os, "sched_setaffinity"):
         raise ValueError("pinned: processes can be kept on a core on Linux only")
     cores = sorted(os.sched_getaffinity(0))
+    if isinstance(pinned, Sequence):
+        if len(pinned) != count or not set(pinned) <= set(cores):
+            raise ValueError(
+                f"pinned {list(pinned)} must name a core for each of num_workers ({count}), of "
+                f"those that this process may use {cores}"
+            )
+        return list(pinned)
     if count > len(cores):
         raise ValueError(f"pinned: num_workers ({count}) exceeds the cores ({len(cores)})")
     return cores[-count:]

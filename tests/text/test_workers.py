@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 from random import Random
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -120,6 +121,39 @@ def test_pinned_workers_keep_a_core_each_and_so_do_those_that_replace_them():
     too_many = len(cores) + 1
     with pytest.raises(ValueError, match=rf"pinned: num_workers \({too_many}\) exceeds the cores"):
         WorkerEnv(too_many, too_many, pinned=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="on Linux only")
+def test_batches_in_threads_of_their_own_play_what_one_batch_plays():
+    cores = sorted(os.sched_getaffinity(0))
+    games = [small_game(goal) for goal in ("clean", "lamp", "two", "heat")]
+    envs = [WorkerEnv(2, 1, pinned=[core], call_timeout=60.0) for core in (cores[0], cores[-1])]
+    found = [[], []]
+
+    def play(number):
+        env, own = envs[number], games[2 * number : 2 * number + 2]
+        found[number].append(env.reset(own)[0])
+        for command in WIN:
+            found[number].append(env.step([command] * 2).observations)
+
+    try:
+        threads = [Thread(target=play, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        at = [os.sched_getaffinity(env.worker_ids[0]) for env in envs]
+        assert at == [{cores[0]}, {cores[-1]}]
+    finally:
+        for env in envs:
+            env.close()
+    together = BatchEnv(4)
+    expected = [together.reset(games)[0]]
+    expected += [together.step([command] * 4).observations for command in WIN]
+    assert [a + b for a, b in zip(*found, strict=True)] == expected
+    for wrong in ([cores[-1] + 1], [cores[0]] * 2):
+        with pytest.raises(ValueError, match=r"pinned \[.*\] must name a core for each of"):
+            WorkerEnv(2, 1, pinned=wrong)
 
 
 def test_a_game_crosses_once_and_is_the_right_one_however_few_are_kept(two_workers, monkeypatch):
