@@ -17,7 +17,9 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 from envs.text.alfworld import StockEnv, stock_version
 from envs.text.bridge import BatchEnv
@@ -37,6 +39,14 @@ _BARS = {
 }
 
 
+class Barrier(Protocol):
+    """Of threads or of processes."""
+
+    def wait(self) -> object:
+        """Until all have come."""
+        ...
+
+
 def walk(env: TextEnv, games: list, steps: int, seed: int = 0) -> float:
     """Environment steps per second of a random walk.
 
@@ -49,15 +59,30 @@ def walk(env: TextEnv, games: list, steps: int, seed: int = 0) -> float:
     Returns:
         Steps of all environments over the seconds they took; won episodes count no more steps.
     """
+    done, seconds = timed_walk(env, games, steps, seed)
+    return done / seconds
+
+
+def timed_walk(
+    env: TextEnv, games: list, steps: int, seed: int, together: Barrier | None = None
+) -> tuple[int, float]:
+    """Steps and seconds of `walk`; with `together`, begun when all are reset that wait for it."""
     rng = random.Random(seed)
     _, info = env.reset(games)
     done = 0
+    if together is not None:
+        together.wait()
     began = time.perf_counter()
     for _ in range(steps):
         commands = [rng.choice(a) if a else "" for a in info.admissible]
         done += sum(map(bool, commands))
         info = env.step(commands).info
-    return done / (time.perf_counter() - began)
+    return done, time.perf_counter() - began
+
+
+def rate_of_all(walks: Sequence[tuple[int, float]]) -> float:
+    """Steps of walks that began together, over the seconds of the slowest."""
+    return sum(done for done, _ in walks) / max(seconds for _, seconds in walks)
 
 
 def walk_apart(envs: Sequence[TextEnv], games: list, steps: int, seed: int = 0) -> float:
@@ -69,18 +94,14 @@ def walk_apart(envs: Sequence[TextEnv], games: list, steps: int, seed: int = 0) 
         steps: per environment.
         seed: of the commands.
     """
-    size, rates = len(games) // len(envs), [0.0] * len(envs)
+    size, together = len(games) // len(envs), threading.Barrier(len(envs))
 
-    def run(number: int) -> None:
+    def run(number: int) -> tuple[int, float]:
         own = games[number * size : (number + 1) * size]
-        rates[number] = walk(envs[number], own, steps, seed + number)
+        return timed_walk(envs[number], own, steps, seed + number, together)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(envs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(rates)
+    with ThreadPoolExecutor(len(envs)) as threads:
+        return rate_of_all(list(threads.map(run, range(len(envs)))))
 
 
 def best_walk(env: TextEnv, games: list, repeats: int) -> float:
@@ -185,8 +206,7 @@ def _play_alone(paths: list[Path], num_envs: int, repeats: int, together, result
     env = BatchEnv(num_envs, horizon=_HORIZON)
     batch = [games[number % len(games)] for number in range(num_envs)]
     for seed in range(repeats):
-        together.wait()
-        results.put(walk(env, batch, _HORIZON, seed))
+        results.put(timed_walk(env, batch, _HORIZON, seed, together))
 
 
 def measure_apart(paths: list[Path], repeats: int, count: int, num_envs: int) -> float:
@@ -204,7 +224,8 @@ def measure_apart(paths: list[Path], repeats: int, count: int, num_envs: int) ->
     processes = [context.Process(target=_play_alone, args=given) for _ in range(count)]
     for process in processes:
         process.start()
-    rates = [sum(results.get(timeout=300) for _ in range(count)) for _ in range(repeats)]
+    # A walk begins when all have put what the one before it took.
+    rates = [rate_of_all([results.get(timeout=300) for _ in range(count)]) for _ in range(repeats)]
     for process in processes:
         process.join()
     return max(rates)

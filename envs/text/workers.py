@@ -54,10 +54,10 @@ class WorkerEnv:
         with_caller: count this process as one of them. It plays the first block itself while the
             others play theirs, instead of waiting; its own share no timeout can end.
         pinned: keep each worker on a core of its own: True for the last that this process may
-            use, or the numbers of ``num_workers`` cores (Linux). A scheduler that puts two of
-            them on one core for a while, which happens where there are as many processes as
-            cores, costs up to half the throughput; so do two batches that pin theirs to the same
-            cores.
+            use, or the numbers of ``num_workers`` cores (Linux; the caller's is not pinned). A
+            scheduler that puts two of them on one core for a while, which happens where there
+            are as many processes as cores, costs up to half the throughput; so do two batches
+            that pin theirs to the same cores.
         call_timeout: seconds that one reset or step may take before a worker counts as hung.
         horizon: steps after which an episode that is not won is truncated.
         rewards: what a step pays.
@@ -85,7 +85,7 @@ class WorkerEnv:
         bounds = [num_envs * i // num_workers for i in range(num_workers + 1)]
         settings = (horizon, rewards or Rewards())
         blocks = [range(start, stop) for start, stop in itertools.pairwise(bounds)]
-        cores = _cores(num_workers, pinned) if pinned else [None] * num_workers
+        cores = [None] * num_workers if pinned is False else _cores(num_workers, pinned)
         self._workers: list[_Worker | _Caller] = [
             _Caller(block, *settings) if with_caller and block.start == 0
             else _Worker(block, core, *settings)
@@ -322,11 +322,11 @@ def _cores(count: int, pinned: bool | Sequence[int]) -> list[int]:
     if not hasattr(os, "sched_setaffinity"):
         raise ValueError("pinned: processes can be kept on a core on Linux only")
     cores = sorted(os.sched_getaffinity(0))
-    if isinstance(pinned, Sequence):
-        if len(pinned) != count or not set(pinned) <= set(cores):
+    if not isinstance(pinned, bool):
+        if len(pinned) != count or len(set(pinned) & set(cores)) != count:
             raise ValueError(
-                f"pinned {list(pinned)} must name a core for each of num_workers ({count}), of "
-                f"those that this process may use {cores}"
+                f"pinned {list(pinned)} must name another core for each of num_workers ({count}), "
+                f"of those that this process may use {cores}"
             )
         return list(pinned)
     if count > len(cores):

@@ -151,9 +151,14 @@ def test_batches_in_threads_of_their_own_play_what_one_batch_plays():
     expected = [together.reset(games)[0]]
     expected += [together.step([command] * 4).observations for command in WIN]
     assert [a + b for a, b in zip(*found, strict=True)] == expected
-    for wrong in ([cores[-1] + 1], [cores[0]] * 2):
-        with pytest.raises(ValueError, match=r"pinned \[.*\] must name a core for each of"):
-            WorkerEnv(2, 1, pinned=wrong)
+    for wrong, workers_ in (
+        ([cores[-1] + 1], 1),
+        ([cores[0]] * 2, 1),
+        ([cores[0]] * 2, 2),
+        ([], 1),
+    ):
+        with pytest.raises(ValueError, match=r"pinned \[.*\] must name another core for each of"):
+            WorkerEnv(2, workers_, pinned=wrong)
 
 
 def test_a_game_crosses_once_and_is_the_right_one_however_few_are_kept(two_workers, monkeypatch):
