@@ -109,7 +109,8 @@ def read_params(
     for name, place in wanted.items():
         by_path.setdefault(place.path, []).append(name)
     shapes = abstract_params(config)
-    # Programs of this call alone: once it is over they take no memory.
+    # Programs of this call alone: once it is over they take no memory. JAX keeps programs as long
+    # as the very function that it compiled, hence a new one around `_put_layer`.
     zeros = jax.jit(lambda shape: jnp.zeros(shape, dtype), static_argnums=0)
     put_layer = jax.jit(functools.partial(_put_layer), static_argnums=3, donate_argnums=0)
     flat = {}

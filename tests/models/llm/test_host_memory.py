@@ -12,8 +12,10 @@ import pytest
 
 from jaxagent.models.llm import host_memory
 from jaxagent.models.llm.generate import Generator
+from jaxagent.models.llm.load import load_model
 from jaxagent.models.llm.sampling import SamplingConfig
 from jaxagent.models.llm.weights import abstract_params
+from tests.models.llm.files import write_folder
 from tests.models.llm.random_models import random_model
 
 _BLOCKS = """
@@ -89,3 +91,11 @@ def test_a_new_batch_compiles_its_steps_and_nothing_beside_them(caplog):
         generator.generate(prompts[::-1], SamplingConfig(max_new_tokens=7, stop_tokens=()))
         abstract_params(generator.model.config)
     assert not compiled(caplog)
+
+
+def test_the_programs_of_loading_die_with_it(tmp_path, caplog):
+    write_folder(tmp_path, "smollm2")
+    load_model(tmp_path)
+    with jax.log_compiles():
+        load_model(tmp_path)
+    assert "jit(_put_layer)" in compiled(caplog), "what was kept is not compiled again"

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagent.models.llm import generate_rows, generate_steps
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.generate_steps import with_slots
@@ -37,6 +38,17 @@ def test_a_cache_grows_around_what_it_holds():
     # There is room for the old one no more.
     assert small.keys.is_deleted()
     assert small.values.is_deleted()
+
+
+def test_memory_goes_back_when_a_cache_has_grown_and_before_a_new_batch(monkeypatch):
+    given_back = []
+    for module in (generate_rows, generate_steps):
+        monkeypatch.setattr(module, "give_back_memory", lambda: given_back.append(True))
+    cache = KVCache.create(random_model().config, 1, 16, is_apart=True)
+    assert with_slots(with_slots(cache, 24), 20).slots == 24
+    assert len(given_back) == 1
+    Generator(random_model()).rows(1)
+    assert len(given_back) == 2
 
 
 def random_caches(config, batch, slots):
