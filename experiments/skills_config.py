@@ -42,6 +42,9 @@ class GoalConfig:
     """Success is a distance from the goal below this, in the goal's unit."""
     reward: str | None = None
     """sparse (-1, 0 on success), dense (10 success - 0.1 distance) or difference."""
+    fall_cost: float | None = None
+    """What a fall costs at once, in units of the reward, beside what failing for ever would cost,
+    which it is always charged."""
     on_success: str | None = None
     """end, hold (the same goal) or redraw (a new goal in the same episode). Evaluation draws no
     second goal: it ends where training would redraw."""
@@ -94,7 +97,7 @@ class SkillsConfig:
         self.difficulty.check(self.spec(), bool(self.randomisation.ranges))
 
     def spec(self) -> GoalSpec:
-        """The goal space that is trained on.
+        """The goal space that is trained on, without what falls are charged.
 
         Raises:
             ValueError: it cannot be.
@@ -112,6 +115,10 @@ class PPOSkillsConfig(SkillsConfig):
         super().__post_init__()
         self.ppo.check_batch(self.run.num_envs, self.run.unroll_length)
 
+    def spec(self) -> GoalSpec:
+        """The goal space that is trained on; falls are charged by the discount factor."""
+        return super().spec().charged(self.ppo.discount_factor)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SACSkillsConfig(SkillsConfig):
@@ -123,8 +130,11 @@ class SACSkillsConfig(SkillsConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        run = self.run
-        self.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+        self.sac.sizes(self.run.num_envs, self.run.unroll_length)
+
+    def spec(self) -> GoalSpec:
+        """The goal space that is trained on; falls are charged by the discount factor."""
+        return super().spec().charged(self.sac.discount_factor)
 
 
 def preset(task: str, algorithm: str) -> SkillsConfig:
@@ -140,7 +150,17 @@ def preset(task: str, algorithm: str) -> SkillsConfig:
             total_steps=500_000, num_envs=64, unroll_length=8, episode_length=length,
             evaluation_episodes=128,
         )  # fmt: skip
-        return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="sparse"))
+        if task != "ant_goal":
+            return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="sparse"))
+        # Eight joints have to learn to walk before a goal metres away is ever met: the reward is
+        # for progress beside hindsight, and more is learnt from every step.
+        sac = SACConfig(
+            actor_learning_rate=6e-4, critic_learning_rate=6e-4, discount_factor=0.98,
+            reward_scale=1.0, num_steps=3, target_entropy=-4.0, relabel_share=0.5, batch_size=512,
+            updates_per_iteration=32, buffer_size=500_000, learning_starts=10_000,
+        )  # fmt: skip
+        run = dataclasses.replace(run, total_steps=1_500_000)
+        return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="difference"), sac=sac)
     run = RunConfig(
         total_steps=2_000_000, num_envs=256, unroll_length=16, episode_length=length,
         evaluation_episodes=128,

@@ -67,10 +67,9 @@ def simulators(config: SkillsConfig) -> tuple[GoalSimulator, GoalSimulator]:
     Raises:
         ValueError: the configuration asks for a goal space that cannot be.
     """
-    changes = config.goals.changes
     task = goal_task(config.task)
     if not config.randomisation.ranges:
-        training = goal_simulator(config.task, config.backend, **changes)
+        training = goal_simulator(config.task, config.backend, spec=config.spec())
         return training, dataclasses.replace(training, spec=_evaluated(training.spec))
     plain: Any = task.make(config.backend or task.backend)
     # Before a curriculum has set anything, its first episodes are of the model as it is.
@@ -85,7 +84,7 @@ def simulators(config: SkillsConfig) -> tuple[GoalSimulator, GoalSimulator]:
                 randomisation=config.randomisation,
                 strength=strength,
             ),
-            **changes,
+            spec=config.spec(),
         )
         for strength in (begin, 1.0)
     )
@@ -211,10 +210,10 @@ def build(config: SkillsConfig, layout: Layout) -> Trainer:
         return Trainer(agent=make_ppo(config, training), **common)
     if not isinstance(config, SACSkillsConfig):
         raise ValueError(f"algorithm ({config.algorithm}) must be among those that are known")
-    sizes = config.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+    sizes = config.sac.sizes(run.num_envs, run.unroll_length)
     return OffPolicyTrainer(
         agent=make_sac(config, training),
-        replay=Replay(sizes.rows, sizes.row_length, sizes.window),
+        replay=Replay(sizes.rows, sizes.row_length),
         groups=config.sac.sample_groups,
         warmup_iterations=sizes.warmup_iterations,
         **common,

@@ -41,7 +41,7 @@ class GoalEvaluation(NamedTuple):
 
     goal: Float[Array, "S E G"]  # the first of each episode
     fell: Bool[Array, "S E"]  # ended by the body, not by success and not by time
-    success_at_end: Bool[Array, "S E"]  # at the last step, not only on the way
+    touched: Bool[Array, "S E"]  # a success at any step
     steps_to_success: Int[Array, "S E"]  # of the first; 0 where there was none
     final_distance: Float[Array, "S E"]  # from the goal, after the last step
 
@@ -51,7 +51,7 @@ class Evaluation(NamedTuple):
 
     episode_return: Float[Array, "S E"]
     episode_length: Int[Array, "S E"]
-    success: Bool[Array, "S E"]
+    success: Bool[Array, "S E"]  # at the episode's end (`GoalOutcome.success` of goal tasks)
     path: Float[Array, "S E L 2"]  # of the body, or of the achieved goal where that is a point of
     # the plane, metres; rows after an episode's end repeat its last
     pose: Float[Array, "S D L Q"]  # of the first episode on each device, for rendering
@@ -278,7 +278,7 @@ class Trainer:
             record = Evaluation(
                 episode_return=record.episode_return + jnp.where(alive, step.reward, 0.0),
                 episode_length=record.episode_length + alive,
-                success=record.success | (alive & step.success),
+                success=jnp.where(alive, _success(step), record.success),
                 path=record.path.at[time].set(here),
                 pose=record.pose.at[time, 0].set(
                     jnp.where(alive[0], pose, record.pose[time - 1, 0])
@@ -330,7 +330,7 @@ def _begin_goals(state: EnvState) -> GoalEvaluation | None:
     return GoalEvaluation(
         goal=goal,
         fell=no,
-        success_at_end=no,
+        touched=no,
         steps_to_success=outcome.steps_to_success,
         final_distance=outcome.distance,
     )
@@ -344,7 +344,7 @@ def _follow_goals(
     now = GoalEvaluation(
         goal=record.goal,
         fell=step.terminated & ~step.success,
-        success_at_end=step.success,
+        touched=record.touched | step.success,
         steps_to_success=step.outcome.steps_to_success,
         final_distance=step.outcome.distance,
     )
@@ -356,21 +356,28 @@ def _follow_goals(
     )
 
 
+def _success(step: EnvStep) -> Bool[Array, " B"]:
+    """Of the episodes that end with this step."""
+    return step.success if step.outcome is None else step.outcome.success > 0.5
+
+
 def episode_metrics(trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
     """Means over the episodes that ended in this batch; 0 where none did.
 
-    `episode_success` counts an episode of a goal-conditioned task when it reached a goal at all,
-    and `steps_to_success` is over those.
+    `episode_success` is what an episode counts as at its end. Of goal-conditioned tasks,
+    `episode_touched` counts the episodes that reached a goal at any step, and `steps_to_success`
+    is over those.
     """
     ended, outcome = trajectory.episode_end, trajectory.outcome
-    succeeded = trajectory.success if outcome is None else outcome.goals_reached > 0
+    succeeded = trajectory.success if outcome is None else outcome.success
     sums = {
         "episodes": ended.sum(),
         "episode_return": jnp.where(ended, trajectory.episode_return, 0.0).sum(),
         "episode_length": jnp.where(ended, trajectory.episode_length, 0).sum(),
-        "episode_success": (ended & succeeded).sum(),
+        "episode_success": jnp.where(ended, succeeded, 0).sum(),
     }
     if outcome is not None:
+        sums["episode_touched"] = (ended & (outcome.goals_reached > 0)).sum()
         sums["final_distance"] = jnp.where(ended, outcome.distance, 0.0).sum()
         sums["goals_reached"] = jnp.where(ended, outcome.goals_reached, 0).sum()
         sums["steps_to_success"] = jnp.where(ended, outcome.steps_to_success, 0).sum()
@@ -378,6 +385,6 @@ def episode_metrics(trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
     episodes = sums.pop("episodes")
     means = {name: value / jnp.maximum(episodes, 1.0) for name, value in sums.items()}
     if outcome is not None:
-        reached = jnp.maximum(sums["episode_success"], 1.0)
+        reached = jnp.maximum(sums["episode_touched"], 1.0)
         means["steps_to_success"] = sums["steps_to_success"] / reached
     return means | {"episodes": episodes}
