@@ -14,6 +14,7 @@ import numpy as np
 from beartype.door import is_bearable
 
 from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.saved_files import WEIGHT_FILES, replaced_files
 from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write_safetensors
 from jaxagent.models.llm.weights import abstract_params, flatten, unflatten
 from jaxagent.models.llm.words import FORMAT as WORDS_FORMAT
@@ -44,14 +45,10 @@ class Planner(NamedTuple):
 
 def save_planner(folder: Path, planner: Planner) -> None:
     """Write a folder that `load_planner` reads: planner.json and model.safetensors."""
-    folder.mkdir(parents=True, exist_ok=True)
     arrays = {
         ".".join(path): np.asarray(x) for path, x in flatten(jax.device_get(planner.params)).items()
     }
     specs = [TensorSpec(name, x.shape, x.dtype) for name, x in sorted(arrays.items())]
-    unfinished = folder / "model.safetensors.part"
-    write_safetensors(unfinished, specs, arrays.__getitem__)
-    unfinished.replace(folder / "model.safetensors")
     description = {
         "format": FORMAT,
         "style": planner.style.name,
@@ -61,7 +58,9 @@ def save_planner(folder: Path, planner: Planner) -> None:
         "made": dict(planner.made),
     }
     text = json.dumps(description, indent=1)
-    (folder / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
+    with replaced_files(folder, last=DESCRIPTION_FILE, replaced=WEIGHT_FILES) as made:
+        write_safetensors(made / "model.safetensors", specs, arrays.__getitem__)
+        (made / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def load_planner(source: str | Path) -> Planner:
