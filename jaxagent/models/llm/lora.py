@@ -121,8 +121,23 @@ class LoRA:
         return [path for path in linear if path[-1] in self.targets]
 
 
-def save_lora(folder: str | Path, config: LlamaConfig, lora: LoRA, adapters: Adapters) -> None:
-    """Write `adapter_config.json` and `adapter_model.safetensors`, which PEFT reads."""
+def save_lora(
+    folder: str | Path,
+    config: LlamaConfig,
+    lora: LoRA,
+    adapters: Adapters,
+    *,
+    base: str | None = None,
+) -> None:
+    """Write `adapter_config.json` and `adapter_model.safetensors`, which PEFT reads.
+
+    Args:
+        folder: made if it is not there.
+        config: of the model.
+        lora: how the adapters are added.
+        adapters: of this model.
+        base: name or folder of the model that they belong to, for whoever reads them.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = dict(_peft_tensors(config, adapters))
@@ -131,7 +146,7 @@ def save_lora(folder: str | Path, config: LlamaConfig, lora: LoRA, adapters: Ada
     described = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": None,
+        "base_model_name_or_path": base,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,
