@@ -2,13 +2,15 @@
 
 import json
 import os
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from envs.text.task import TASK_TYPES
 
+Game = TypeVar("Game")
 SPLIT_FOLDERS = ("train", "valid_seen", "valid_unseen")
 _GAME_FILES = frozenset({"game.tw-pddl", "traj_data.json"})
 HOW_TO_GET = (
@@ -196,7 +198,7 @@ def share_of(games: Sequence[Path], process_index: int, process_count: int) -> l
     return list(games[process_index::process_count])
 
 
-def shuffled_forever(games: Sequence[Path], seed: int) -> Iterator[Path]:
+def shuffled_forever(games: Sequence[Game], seed: int) -> Iterator[Game]:
     """The games in a new random order each time round.
 
     Args:
@@ -209,13 +211,11 @@ def shuffled_forever(games: Sequence[Path], seed: int) -> Iterator[Path]:
     Raises:
         ValueError: there are no games.
     """
-    import random
-
     if not games:
         raise ValueError("no games to draw from")
     rng = random.Random(seed)
 
-    def draw() -> Iterator[Path]:
+    def draw() -> Iterator[Game]:
         while True:
             order = list(games)
             rng.shuffle(order)
