@@ -162,8 +162,8 @@ def preset(task: str, algorithm: str) -> SkillsConfig:
         run = dataclasses.replace(run, total_steps=1_500_000)
         return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="difference"), sac=sac)
     run = RunConfig(
-        total_steps=2_000_000, num_envs=256, unroll_length=16, episode_length=length,
-        evaluation_episodes=128,
+        total_steps=3_000_000 if task == "ant_goal" else 2_000_000, num_envs=256,
+        unroll_length=16, episode_length=length, evaluation_episodes=128,
     )  # fmt: skip
     return PPOSkillsConfig(
         task=task,
