@@ -2,10 +2,12 @@
 
 Takes the name of a skill that is shipped, a skill file, or a run folder of
 `experiments.train_skills`. Plays fresh goals with the deterministic policy, prints a table, and
-writes evaluation.json and pictures; `--export FILE` writes a run's policy as a skill file.
+writes evaluation.json and pictures; `--export FILE.npz` writes a run's policy as a skill file, and
+FILE.json beside it: its hash, the command that trains it, and the figures of this evaluation.
 """
 
 import dataclasses
+import hashlib
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from envs.goals import GoalSimulator, goal_simulator, goal_task
 from envs.randomise import Randomisation
 from envs.text.scores import wilson_interval
 from envs.vector import VectorEnv
-from experiments.skills_config import SkillsConfig
+from experiments.skills_config import SkillsConfig, command_of
 from experiments.train_skills import load_run, picture, randomised_body, simulators
 from jaxagent.models.skills import Skill, SkillParams, load_skill, save_skill
 from jaxagent.training.config import PLACEMENT, parse_command_line, refuse, to_plain
@@ -101,9 +103,7 @@ def describe(config: SkillsConfig) -> dict[str, Any]:
         "fall_cost": evaluated.spec.fall_cost,
         "fall_steps": evaluated.spec.fall_steps,
         "episode_length": config.run.episode_length,
-        "command": f"python -m experiments.train_skills --task {config.task} "
-        f"--algorithm {config.algorithm} --seed {config.run.seed} "
-        f"--total-steps {config.run.total_steps}",
+        "command": command_of(config),
         "seed": config.run.seed,
         "configuration": plain,
     }
@@ -196,6 +196,20 @@ def table(figures: dict[str, Any], reward: str) -> Table:
     return shown
 
 
+def certificate(
+    options: EvaluateSkillConfig, meta: dict[str, Any], result: dict[str, Any]
+) -> dict[str, Any]:
+    """What stands beside a skill file, for a person and for the test that compares the two."""
+    content = pathlib.Path(options.export or "").read_bytes()
+    return {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "command": meta["command"],
+        "iteration": meta["iteration"],
+        "steps": meta["steps"],
+        "result": {name: value for name, value in result.items() if name != "skill"},
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate; the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -237,6 +251,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             skill.policy,
             skill.params,
             skill.meta | {"result": result},
+        )
+        write_report(
+            pathlib.Path(options.export).with_suffix(".json"),
+            certificate(options, skill.meta, result),
         )
         print(f"skill written to {options.export}")
     return 0

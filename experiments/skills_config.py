@@ -13,6 +13,7 @@ from jaxagent.agents.behaviour_cloning import CloningConfig
 from jaxagent.agents.ppo import PPOConfig
 from jaxagent.agents.sac_config import SACConfig
 from jaxagent.training.config import (
+    PLACEMENT,
     RunConfig,
     overlay,
     parse_command_line,
@@ -197,6 +198,37 @@ def read_command_line(arguments: Sequence[str]) -> SkillsConfig:
     except ValueError as error:
         refuse(str(error))
     return parse_command_line(type(default), arguments, default, PROGRAM, DESCRIPTION)
+
+
+def command_of(config: SkillsConfig) -> str:
+    """The command that trains this configuration: everything in which it is not the preset's.
+
+    Where it ran and what its folder is called is left out, and the seed is always said.
+    """
+    usual = _leaves(preset(config.task, config.algorithm))
+    told = {"task": config.task, "algorithm": config.algorithm, "seed": config.run.seed}
+    words = [PROGRAM]
+    for name, value in (told | _leaves(config)).items():
+        if name in _NOT_TOLD or (name not in told and value == usual[name]):
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{name.replace('_', '-')}")
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        words.append(" ".join([f"--{name.replace('_', '-')}", *map(str, values)]))
+    return " ".join(words)
+
+
+_NOT_TOLD = (*PLACEMENT, "name", "config", "resume", "dry_run")
+
+
+def _leaves(config: Any) -> dict[str, Any]:
+    """Options by name; those of sections lose their prefix, as on the command line."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        found |= _leaves(value) if dataclasses.is_dataclass(value) else {field.name: value}
+    return found
 
 
 def read_config(path: pathlib.Path) -> SkillsConfig:

@@ -1,6 +1,7 @@
 """Skills as a user trains, takes up, evaluates, exports and loads them, on sizes of seconds."""
 
 import dataclasses
+import hashlib
 import importlib
 import json
 
@@ -14,7 +15,7 @@ from PIL import Image
 from envs.goals import goal_simulator
 from envs.randomise import Randomisation, RandomisedBrax
 from experiments import ant_manager, evaluate_skill, train_skills
-from experiments.skills_config import GoalConfig, preset
+from experiments.skills_config import GoalConfig, preset, read_command_line, read_config
 from jaxagent.models.skills import load_skill
 from jaxagent.training.curriculum import CurriculumConfig
 from jaxagent.training.metrics import read_metrics
@@ -79,7 +80,16 @@ def test_a_run_is_evaluated_exported_and_loaded(runs, tmp_path, capsys):
     assert skill.meta["task"] == "reacher_goal"
     assert skill.meta["steps"] == 320
     assert skill.meta["seed"] == 0
-    assert "experiments.train_skills --task reacher_goal" in skill.meta["command"]
+    command = skill.meta["command"]
+    assert "experiments.train_skills --task reacher_goal --algorithm sac_her --seed 0" in command
+    again = read_command_line(command.split()[3:])
+    saved = read_config(runs / "arm" / "config.yaml")
+    same = dataclasses.replace(saved.run, name="", runs_dir=again.run.runs_dir)
+    assert again == dataclasses.replace(saved, run=same)  # the whole of it stands in the command
+    beside = json.loads(file.with_suffix(".json").read_text())
+    assert beside["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (beside["command"], beside["iteration"], beside["steps"]) == (command, 8, 320)
+    assert beside["result"]["success_rate"] == result["success_rate"]
     assert skill.meta["result"]["success_rate"] == result["success_rate"]
     _, trainer, state = train_skills.load_run(runs / "arm")
     observation = jnp.linspace(-1, 1, 30).reshape(3, 10)
