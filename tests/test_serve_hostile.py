@@ -55,7 +55,7 @@ def test_all_together_leave_the_good_ones_alone(generator):
     for kind, counts in run.seen.items():
         assert set(counts) <= ALLOWED[kind], kind
     assert sum(sum(counts.values()) for counts in run.seen.values()) == 70
-    assert run.threads <= threads + 6  # those that prepare, and look up addresses for the attack
+    assert run.threads <= threads + 2  # one that builds schemas, and the device's own
     assert run.memory < memory + (400 << 20)
     assert left == 0
 
@@ -150,8 +150,8 @@ def test_a_reply_that_nobody_reads_frees_its_place(server):
     engine = server.service.engine
     with connect(server) as peer:
         # More replies than the sockets hold, none of which is read.
-        peer.sendall(GET * 200_000)
-        wait_until(lambda: len(server.connections) == 1)
+        with pytest.raises(ConnectionResetError):
+            peer.sendall(GET * 1_000_000)
         wait_until(lambda: not server.connections)
     assert engine.under_way == 0
 

@@ -45,7 +45,11 @@ class Connection(H11Protocol):
         self._timer = self.loop.call_later(_LOOK, self._look)
         if len(self.connections) > self._most:
             since = {each: getattr(each, "_waiting_since", None) for each in self.connections}
-            idle = {each: begin for each, begin in since.items() if begin is not None}
+            idle = {
+                each: begin
+                for each, begin in since.items()
+                if begin is not None and not each.transport.is_closing()
+            }
             min(idle, key=idle.__getitem__).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
