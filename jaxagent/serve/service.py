@@ -25,7 +25,6 @@ from jaxagent.serve.requests import ChatRequest, TextRequest, Wanted
 
 _KEPT_SCHEMAS = 16
 _WAITING_SCHEMAS = 4  # to be built; each may take seconds, and others wait for places meanwhile
-_SEED_STEP = 0x9E3779B9  # between the parts of a reply that draw with seeds of their own
 Result = TypeVar("Result")
 
 
@@ -180,14 +179,19 @@ class Service:
 
     async def _say(self, choice: Choice, told: Callable[[str], None]) -> Said:
         reply = await self._reply(choice.prompt, choice.sampling, choice.constraint, told)
+        return await self._with_logs(choice, reply)
+
+    async def _with_logs(self, choice: Choice, reply: Completion) -> Said:
         top, logs = choice.wanted.logprobs, None
         if top is not None:
             logs = await self._in(
                 self._texts, lambda: self._logs.of_reply(choice.prompt, reply, top)
             )
             if choice.echo is not None:
-                before = await self._in(self._texts, lambda: self._logs.of_text(choice.prompt, top))
-                logs = before + logs
+                logs = [
+                    *await self._in(self._texts, lambda: self._logs.of_text(choice.prompt, top)),
+                    *logs,
+                ]
         return _said((choice.echo or "") + reply.text, reply, logs)
 
     async def _say_or_call(self, choice: Choice, told: Callable[[str], None]) -> Said:
@@ -201,7 +205,7 @@ class Service:
             stops = (*sampling.stop_strings, plan.form.marker)
             free = dataclasses.replace(sampling, stop_strings=stops)
             reply = await self._reply(prompt, free, None, told)
-            said = _said(reply.text, reply, None)
+            said = await self._with_logs(choice, reply)
             spoken = self._generator.model.tokenizer.decode(
                 reply.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
@@ -213,15 +217,10 @@ class Service:
         tokens = choice.prompt + self._generator.encode(said.text + plan.form.opening)
         wrote, cached = said.completion_tokens, said.cached_tokens
 
-        async def forced(constraint: Automaton, part: int) -> str:
+        async def forced(constraint: Automaton) -> str:
             nonlocal wrote, cached
             left = min(choice.sampling.max_new_tokens - wrote, self._context - len(tokens))
-            sampling = dataclasses.replace(
-                choice.sampling,
-                max_new_tokens=left,
-                stop_strings=(),
-                seed=(choice.sampling.seed + part * _SEED_STEP) % 2**32,
-            )
+            sampling = dataclasses.replace(choice.sampling, max_new_tokens=left, stop_strings=())
             reply = await self._reply(tokens, sampling, constraint, lambda text: None)
             if not wrote:
                 cached = min(reply.reused_length, len(choice.prompt))
@@ -233,10 +232,10 @@ class Service:
             if plan.names is None:
                 tokens = tokens + self._generator.encode(name + plan.form.middle)
             else:
-                text = await forced(plan.names, 1)
+                text = await forced(plan.names)
                 name = text.removesuffix(plan.form.middle)
                 tokens = tokens + self._generator.encode(text)
-            arguments = await forced(plan.arguments[name], 2)
+            arguments = await forced(plan.arguments[name])
         except ValueError:  # what is left is too short for a call
             return said._replace(finish_reason="length", completion_tokens=wrote)
         return said._replace(
