@@ -544,3 +544,17 @@ def test_a_mistake_is_one_line(arguments, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    import jaxagent.serve
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "jaxagent.serve.server")
+    monkeypatch.delattr(jaxagent.serve, "server")
+    with pytest.raises(SystemExit):
+        main(["nowhere"])
+    assert capsys.readouterr().err == (
+        'error: jaxagent.serve needs the extra serve: pip install "jaxagent[serve]" '
+        "(uvicorn, starlette)\n"
+    )

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -144,7 +144,7 @@ class Service:
                     self._check(choices[-1])
         return choices
 
-    async def pieces(self, choices: list[Choice]) -> AsyncIterator[Piece]:
+    async def pieces(self, choices: list[Choice]) -> AsyncGenerator[Piece, None]:
         """Make the choices, all at a time.
 
         Raises:
