@@ -33,6 +33,7 @@ class Attack:
         self.good: list[int] = []
         self.threads = self.memory = self.idle_open = 0
         self.over = False
+        self.names: set[str] = set()
 
     async def run(self, hostile, idle, good, at_once=64):
         """So many hostile requests, beside idle connections and requests that must be answered."""
@@ -80,6 +81,7 @@ class Attack:
     async def measure(self):
         while True:
             self.threads = max(self.threads, count_threads())
+            self.names |= {thread.name for thread in threading.enumerate()}
             self.memory = max(self.memory, resident())
             await asyncio.sleep(0.05)
 
@@ -299,6 +301,7 @@ def main():
         print(f"{kind:16} {dict(counts)} {f'NOT ALLOWED: {odd}' if odd else ''}")
     print(f"good: {Counter(run.good)} of {options.good}")
     print(f"threads: {threads} before, {run.threads} at most; places still taken: {left}")
+    print(f"their names: {', '.join(sorted(run.names))}")
     print(f"memory: {memory >> 20} MiB before, {run.memory >> 20} MiB at most")
     print(f"{time.monotonic() - begin:.0f} s")
 

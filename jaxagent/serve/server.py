@@ -166,7 +166,7 @@ def make_app(service: Service, *, key: str | None = None, max_body: int = MAX_BO
         exception_handlers={
             ApiError: _refuse,
             HTTPException: _refuse_path,
-            ClientDisconnect: lambda request, error: Response(status_code=400),  # nobody reads it
+            ClientDisconnect: _say_nothing,
             Exception: _fail,
         },
     )
@@ -191,7 +191,7 @@ class _Gate:
         if error is None:
             await self._app(scope, receive, send)
         else:
-            await _refuse(None, error)(scope, receive, send)
+            await _refusal(error)(scope, receive, send)
 
 
 def _framing_error(scope: Scope, headers: dict[bytes, bytes]) -> ApiError | None:
@@ -329,23 +329,35 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _refuse(request: Request | None, error: Exception) -> Response:
-    if not isinstance(error, ApiError):
-        raise error
+def _refusal(error: ApiError) -> Response:
     return JSONResponse(error.body(), error.status, error.headers)
 
 
-def _refuse_path(request: Request, error: Exception) -> Response:
+# Starlette runs handlers that are no coroutines on threads, dozens of them.
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    if not isinstance(error, ApiError):
+        raise error
+    return _refusal(error)
+
+
+async def _refuse_path(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     if error.status_code == 405:
         allowed = dict(error.headers or {})
         methods = sorted({*allowed.get("Allow", "").split(", ")} - {"HEAD"})
         message = f"this path takes {', '.join(methods)}, not {request.method}"
-        return _refuse(request, ApiError(405, message, headers=allowed))
-    return _refuse(request, ApiError(404, f"there is nothing at {request.url.path[:200]}"))
+        return _refusal(ApiError(405, message, headers=allowed))
+    return _refusal(ApiError(404, f"there is nothing at {request.url.path[:200]}"))
 
 
-def _fail(request: Request, error: Exception) -> Response:
+async def _say_nothing(request: Request, error: Exception) -> Response:
+    """The client has gone in the middle of its request: nobody reads this."""
+    return Response(status_code=400)
+
+
+async def _fail(request: Request, error: Exception) -> Response:
     """A fault of ours: the client is to hear of it, the log holds where it was."""
-    return _refuse(request, ApiError(500, f"internal error ({type(error).__name__})"))
+    return _refusal(ApiError(500, f"internal error ({type(error).__name__})"))
