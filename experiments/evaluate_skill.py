@@ -21,17 +21,19 @@ from rich.table import Table
 
 from envs.goals import GoalSimulator, goal_simulator, goal_task
 from envs.vector import VectorEnv
+from experiments.run_kinds import check_kind
 from experiments.skills_config import SkillsConfig
 from experiments.train_skills import load_run, picture, simulators
 from jaxagent.models.skills import Skill, SkillParams, load_skill, save_skill
-from jaxagent.training.config import PLACEMENT, parse_command_line, refuse, to_plain
+from jaxagent.training.config import PLACEMENT, parse_command_line, refuse
 from jaxagent.training.devices import (
     choose_layout,
     local_chunk,
     prepare_cpu_devices,
     use_compilation_cache,
 )
-from jaxagent.training.evaluate import evaluate, write_report
+from jaxagent.training.evaluate import evaluate, write_result
+from jaxagent.training.run_folder import record_of
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 
 
@@ -73,6 +75,7 @@ def skill_of_run(folder: pathlib.Path, checkpoint: int | None) -> Skill:
     Raises:
         ValueError: not a run folder of train_skills, or its checkpoint cannot be used.
     """
+    check_kind(folder, "train_skills")
     config, trainer, state = load_run(folder, iteration=checkpoint)
     agent = jax.tree.map(lambda x: np.asarray(x[0]), jax.device_get(state.agent))
     normalises = trainer.agent.config.normalise_observations
@@ -87,9 +90,9 @@ def skill_of_run(folder: pathlib.Path, checkpoint: int | None) -> Skill:
 def describe(config: SkillsConfig) -> dict[str, Any]:
     """What a skill file says about where it comes from."""
     evaluated, task = simulators(config)[1], goal_task(config.task)
-    plain = to_plain(config)
-    for where in (*PLACEMENT, "name"):  # where it ran is nobody's business
-        del plain["run"][where]
+    plain = record_of(config)
+    for where in PLACEMENT:  # where it ran is nobody's business
+        plain["run"].pop(where, None)
     return {
         "task": config.task,
         "backend": config.backend or task.backend,
@@ -102,6 +105,18 @@ def describe(config: SkillsConfig) -> dict[str, Any]:
         f"--total-steps {config.run.total_steps}",
         "seed": config.run.seed,
         "configuration": plain,
+    }
+
+
+def evaluation_settings(skill: Skill, options: EvaluateSkillConfig) -> dict[str, Any]:
+    """What makes this evaluation another than one of the same skill; None is as in training."""
+    return {
+        "iteration": skill.meta.get("iteration"),
+        "seed": options.seed,
+        "episodes": options.episodes,
+        "reach": options.reach and list(options.reach),
+        "threshold": options.threshold,
+        "episode_length": options.episode_length,
     }
 
 
@@ -210,13 +225,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         refuse(str(error))
     evaluation, figures = play(skill, trainer, options.seed)
-    result = {"skill": skill.name, "episodes": options.episodes, "seed": options.seed} | figures
+    settings = evaluation_settings(skill, options)
+    result = {"skill": skill.name} | settings | figures
     Console(highlight=False).print(table(figures))
     out = options.out or (str(folder / "evaluation") if is_run else None)
     if out is not None:
         place = pathlib.Path(out)
         place.mkdir(parents=True, exist_ok=True)
-        write_report(place / "evaluation.json", result)
+        write_result(place, settings, result)
         picture(place, simulator, evaluation, f"{skill.name}: {skill.meta['task']}")
         print(f"evaluation.json and pictures in {place}")
     if options.export is not None:

@@ -11,6 +11,7 @@ from envs.text.protocol import DEFAULT_HORIZON
 from jaxagent.agents.planner import ImitationConfig
 from jaxagent.planning.household_format import FORMATS
 from jaxagent.training.config import overlay, parse_command_line, read_yaml, refuse, to_plain
+from jaxagent.training.inputs import read_inputs
 from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder
 from jaxagent.training.sft import SFTRunConfig
 
@@ -20,6 +21,7 @@ DESCRIPTION = (
     "demonstrations made while it trains."
 )
 STAGES = ("sft",)
+INPUTS = ("preset", "initial", "demonstrations")  # options that may name files and folders
 GOALS = ("template", "human")
 SOURCES = ("auto", "alfworld", "generated")
 # What may differ when a run is taken up again: where it runs, not what it computes.
@@ -118,10 +120,7 @@ class PlannerConfig:
             )
 
     def _check_preset(self) -> None:
-        if self.preset.startswith("hf:"):
-            if not pathlib.Path(self.preset[3:]).is_dir():
-                raise ValueError(f"preset ({self.preset}): there is no such folder")
-        elif self.preset not in ("tiny", "smollm2"):
+        if not self.preset.startswith("hf:") and self.preset not in ("tiny", "smollm2"):
             raise ValueError(f"preset ({self.preset}) must be tiny, smollm2 or hf:FOLDER")
         if self.preset == "tiny" and self.lora_rank:
             raise ValueError(
@@ -195,7 +194,12 @@ def read_command_line(arguments: Sequence[str]) -> PlannerConfig:
             default = _over_preset(file, str(known.config), known.preset, known.style)
     except ValueError as error:
         refuse(str(error))
-    return parse_command_line(PlannerConfig, arguments, default, PROGRAM, DESCRIPTION)
+    config = parse_command_line(PlannerConfig, arguments, default, PROGRAM, DESCRIPTION)
+    base = pathlib.Path(config.preset.removeprefix("hf:"))
+    # A run that is taken up may have kept it.
+    if config.preset.startswith("hf:") and not known.resume and not base.is_dir():
+        refuse(f"preset ({config.preset}): there is no such folder")
+    return config
 
 
 def _read_early(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
@@ -258,7 +262,19 @@ def continued(folder: pathlib.Path, arguments: Sequence[str]) -> PlannerConfig:
                 f"resume: {folder} was begun with {name} {before}, not {wanted[name]}; start "
                 "another run to change it"
             )
-    return same
+    return with_inputs(same, folder)
+
+
+def with_inputs(config: PlannerConfig, folder: pathlib.Path) -> PlannerConfig:
+    """A run's configuration with what the run has kept in place of the originals.
+
+    Raises:
+        ValueError: something is gone.
+    """
+    kept = read_inputs(folder, INPUTS)
+    if "preset" in kept:
+        kept["preset"] = f"hf:{kept['preset']}"
+    return dataclasses.replace(config, **kept)
 
 
 def _options(config: PlannerConfig) -> dict[str, Any]:

@@ -60,6 +60,11 @@ def shipped_skills() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.npz")))
 
 
+def skill_file(name: str | pathlib.Path) -> pathlib.Path:
+    """Where a skill lies, or would lie; `name` is as of `load_skill`."""
+    return pathlib.Path(name) if str(name).endswith(".npz") else SHIPPED / f"{name}.npz"
+
+
 def load_skill(name: str | pathlib.Path) -> Skill:
     """A skill that is shipped with the package, or one's own.
 
@@ -69,7 +74,7 @@ def load_skill(name: str | pathlib.Path) -> Skill:
     Raises:
         ValueError: there is no such skill, or the file is not one.
     """
-    path = pathlib.Path(name) if str(name).endswith(".npz") else SHIPPED / f"{name}.npz"
+    path = skill_file(name)
     if not path.is_file():
         known = ", ".join(shipped_skills())
         raise ValueError(

@@ -64,6 +64,13 @@ def save_planner(folder: Path, planner: Planner) -> None:
     (folder / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
 
 
+def planner_folder(source: str | Path) -> Path:
+    """Where a planner lies, or would lie; `source` is as of `load_planner`."""
+    if source in PACKAGED:
+        return Path(str(files("jaxagent.planning") / "trained" / str(source)))
+    return Path(source)
+
+
 def load_planner(source: str | Path) -> Planner:
     """A planner that comes with the package, or one from a folder.
 
@@ -77,10 +84,7 @@ def load_planner(source: str | Path) -> Planner:
         ValueError: there is no such planner, it is of another format, or its tensors are not
             those that its description asks for; the file and the field or tensor are named.
     """
-    if source in PACKAGED:
-        folder = Path(str(files("jaxagent.planning") / "trained" / str(source)))
-    else:
-        folder = Path(source)
+    folder = planner_folder(source)
     path = folder / DESCRIPTION_FILE
     if not path.is_file():
         known = ", ".join(PACKAGED)
@@ -89,7 +93,7 @@ def load_planner(source: str | Path) -> Planner:
         description = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(description, dict):
         raise ValueError(f"{path} must hold a mapping, found {_shown(description)}")

@@ -103,7 +103,7 @@ class Checkpoints:
     def _read_meta(self, path: pathlib.Path) -> dict[str, Any]:
         try:
             meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: no readable description of a checkpoint") from error
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             found = meta.get("format") if isinstance(meta, dict) else type(meta).__name__

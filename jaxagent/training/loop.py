@@ -16,6 +16,7 @@ from jaxagent.training.curriculum import Curriculum
 from jaxagent.training.evaluate import Report, evaluate, fetch
 from jaxagent.training.interruption import Interrupted, watch_signals
 from jaxagent.training.metrics import MetricsLog
+from jaxagent.training.nonfinite import NONFINITE_LIMIT, NonFiniteTraining
 from jaxagent.training.plan_follower import PlanFollower
 from jaxagent.training.progress import Reporter
 from jaxagent.training.trainer import Evaluation, Programs, Trainer, TrainState
@@ -25,11 +26,6 @@ OF_ENDED_EPISODES = {
     "final_distance", "goals_reached", "steps_to_success",
 }  # fmt: skip
 NO_CHECKPOINT = "no checkpoint yet: starting from the beginning"
-NONFINITE_LIMIT = 3  # updates in a row with a non-finite gradient
-
-
-class NonFiniteTraining(RuntimeError):
-    """Training met non-finite gradients again and again; the message says where the state is."""
 
 
 @dataclasses.dataclass
@@ -73,11 +69,13 @@ class Arm:
 
         Raises:
             Interrupted: a signal came; everything is saved.
-            NonFiniteTraining: non-finite gradients three updates in a row; the state is dumped.
+            NonFiniteTraining: non-finite gradients three updates in a row in every seed; the state
+                is dumped. One seed of several is stopped, named, and the others go on.
             CheckpointError: what is in the folder cannot be used.
         """
         self._checkpoints = Checkpoints(self.folder / "checkpoints", self.run.checkpoints_kept)
         self._audit = Audit()
+        self._stopped: list[int] = []
         state, resumed_from = self._start(resume)
         leads = jax.process_index() == 0
         self._log = (
@@ -97,6 +95,7 @@ class Arm:
             like = self.trainer.abstract_state(self.run.num_seeds)
             state, host = self._checkpoints.restore(like, self.trainer.shardings(like))
             self._seconds, self._done = host["seconds"], host["iteration"]
+            self._name_stopped(fetch(state.agent.nonfinite_in_a_row) >= NONFINITE_LIMIT)
             of = self.run.num_iterations * self.run.num_envs * self.run.unroll_length
             self.reporter.say(f"going on from {self._steps:,} of {of:,} steps")
             self._audit.restore(host["audit"])
@@ -121,14 +120,13 @@ class Arm:
         return self._done * self.run.num_envs * self.run.unroll_length
 
     def _iterate_to_end(self, state, stop, fresh: bool) -> tuple[TrainState, Report]:
-        report = None
+        report, evaluated = None, set(self.run.evaluation_iterations)
         if fresh:
             state, report = self._evaluate(state)
             self._save(state)
         while self._done < self.run.num_iterations:
             state = self._iterate(state)
-            is_last = self._done == self.run.num_iterations
-            if is_last or self._done % self.run.evaluation_interval == 0:
+            if self._done in evaluated:
                 state, report = self._evaluate(state)
                 self._save(state)
             if number := stop.agreed():
@@ -146,9 +144,13 @@ class Arm:
         self._seconds += seconds
         self._done += 1
         steps = self.run.num_envs * self.run.unroll_length
-        values: dict[str, Any] = {name: float(np.mean(value)) for name, value in metrics.items()}
+        stopped = metrics["nonfinite_in_a_row"] >= NONFINITE_LIMIT
+        self._name_stopped(stopped)
+        goes_on = ~stopped | stopped.all()
+        seen = {name: value[goes_on] for name, value in metrics.items()}
+        values: dict[str, Any] = {name: float(np.mean(value)) for name, value in seen.items()}
         for name in OF_ENDED_EPISODES & metrics.keys():
-            values[name] = _mean_of_ended(metrics, name)
+            values[name] = _mean_of_ended(seen, name)
         values["steps_per_second"] = steps * self.run.num_seeds / seconds
         values["seconds"] = self._seconds
         guided = "reward_guidance" in values
@@ -159,11 +161,23 @@ class Arm:
             values |= self.curriculum.metrics  # those of this iteration
             fraction = self._done / self.run.num_iterations
             state = self.curriculum.advance(state, metrics, fraction)
+        if self._stopped:
+            values["stopped_seeds"] = self._stopped
         self._write("train", values)
         self.reporter.advance(self._done, values["steps_per_second"])
-        if metrics["nonfinite_in_a_row"].max() >= NONFINITE_LIMIT:
+        if stopped.all():
             self._dump(state)
         return state
+
+    def _name_stopped(self, stopped: np.ndarray) -> None:
+        """Say which seeds have been stopped since the last time, and remember all that are."""
+        seeds = [self.run.seed + int(row) for row in np.flatnonzero(stopped)]
+        for seed in sorted(set(seeds) - set(self._stopped)):
+            self.reporter.say(
+                f"{self._steps:>11,} steps   seed {seed} is stopped: its gradients were not "
+                f"finite in {NONFINITE_LIMIT} updates in a row; what it had learnt before stays"
+            )
+        self._stopped = seeds
 
     def _dump(self, state: TrainState) -> None:
         dump = Checkpoints(self.folder / "nonfinite", 1)
@@ -180,7 +194,8 @@ class Arm:
         if log:
             guidance = self.programs.observe_evaluation(state.guidance, returns)
             state = state.replace(guidance=guidance)
-            self._write("evaluation", report.metrics() | {"seconds": self._seconds})
+            told = {"stopped_seeds": self._stopped} if self._stopped else {}
+            self._write("evaluation", report.metrics() | {"seconds": self._seconds} | told)
         self.reporter.evaluated(self._steps, report)
         if log and self.plans:
             state = self._review_plan(state, evaluation, self.plans)
@@ -191,7 +206,7 @@ class Arm:
     def _review_plan(
         self, state: TrainState, evaluation: Evaluation, plans: PlanFollower
     ) -> TrainState:
-        number = -(-self._done // self.run.evaluation_interval)  # the last may come early
+        number = sum(at <= self._done for at in self.run.evaluation_iterations)
         state, reason = plans.review(state, number, evaluation)
         if reason:
             self.reporter.say(f"{self._steps:>11,} steps   new plan ({reason}): {plans.describe()}")

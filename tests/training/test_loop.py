@@ -14,8 +14,9 @@ from envs.probe import ProbeSimulator, goal_reach
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from jaxagent.training.evaluate import evaluate
 from jaxagent.training.interruption import Interrupted
-from jaxagent.training.loop import NonFiniteTraining, switch_guidance
+from jaxagent.training.loop import switch_guidance
 from jaxagent.training.metrics import read_metrics
+from jaxagent.training.nonfinite import NonFiniteTraining
 from jaxagent.training.trials import compare_arms, removal_test
 from tests.training.probe_run import make_arm, make_trainer, run_config
 

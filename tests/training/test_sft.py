@@ -13,7 +13,7 @@ from jaxagent.agents.planner import Imitation, ImitationConfig
 from jaxagent.training.checkpoint import CheckpointError
 from jaxagent.training.chunks import Position, grouped, stream
 from jaxagent.training.interruption import Interrupted
-from jaxagent.training.loop import NonFiniteTraining
+from jaxagent.training.nonfinite import NonFiniteTraining
 from jaxagent.training.packing import pack
 from jaxagent.training.progress import Reporter
 from jaxagent.training.sft import SFTRunConfig, Teaching, Validation, data_mesh
