@@ -132,6 +132,9 @@ def evaluator(skill: Skill, options: EvaluateSkillConfig) -> tuple[Trainer, Goal
         ValueError: the options ask for a goal space that cannot be.
     """
     meta = skill.meta
+    for name in ("reach", "threshold", "on_success", "episode_length"):
+        if name not in meta:
+            raise ValueError(f"skill ({skill.name}): its description lacks {name}")
     simulator = goal_simulator(
         meta["task"],
         meta["backend"],

@@ -193,12 +193,11 @@ def _read(folder: Path, config: LlamaConfig, tokenizer: WordTokenizer) -> dict[s
                 f"{file}: {name} has shape {list(stored[name].shape)}, {DESCRIPTION_FILE} says "
                 f"{list(shape)}"
             )
-    return unflatten(
-        {
-            tuple(name.split(".")): jnp.asarray(np.array(tensor.read()))
-            for name, tensor in stored.items()
-        }
-    )
+    arrays = {name: np.array(tensor.read()) for name, tensor in stored.items()}
+    for name, array in arrays.items():
+        if not np.isfinite(array.astype(np.float32)).all():
+            raise ValueError(f"{file}: {name} holds numbers that are not finite")
+    return unflatten({tuple(name.split(".")): jnp.asarray(x) for name, x in arrays.items()})
 
 
 def _some(names: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 import functools
 import json
 import pathlib
-import zipfile
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +11,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from jaxagent.agents.behaviour_cloning import CloningConfig, Demonstrations, clone_behaviour
+from jaxagent.models.archives import read_archive
 from jaxagent.rollout import collect
 from jaxagent.training.trainer import Trainer, TrainState
 from jaxagent.types import Env, Policy
@@ -89,19 +89,10 @@ def load_recording(
         action_size: A of the same.
 
     Raises:
-        ValueError: no such file, no recording, or one of another task.
+        ValueError: no such file, no whole recording, or one of another task.
     """
-    try:
-        with pathlib.Path(path).open("rb") as opened, np.load(opened) as file:
-            meta = json.loads(str(file["meta"]))
-            arrays = {name: file[name] for name in _ARRAYS}
-    except OSError as error:
-        reason = error.strerror or "it is no recording"
-        raise ValueError(f"recording ({path}) cannot be read: {reason}") from None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise ValueError(f"recording ({path}) cannot be read: it is no recording") from None
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise ValueError(f"recording ({path}) must have the format {FORMAT}")
+    meta, arrays = read_archive(pathlib.Path(path), "recording", FORMAT)
+    _check_arrays(path, arrays)
     recording = Recording(**arrays, task=str(meta.get("task")))
     found = recording.observation.shape[-1], recording.action.shape[-1]
     if recording.task != task or found != (observation_size, action_size):
@@ -110,6 +101,22 @@ def load_recording(
             f"{found[1]} actions; this run is of {task} with {observation_size} and {action_size}"
         )
     return recording
+
+
+def _check_arrays(path: str | pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse arrays that are not those of one rollout."""
+    if arrays.keys() != set(_ARRAYS):
+        odd = sorted(arrays.keys() ^ set(_ARRAYS))[0]
+        raise ValueError(f"recording ({path}) must hold {', '.join(_ARRAYS)}; {odd} is one or none")
+    steps = arrays["reward"].shape
+    for name, array in arrays.items():
+        is_wide = name in ("observation", "action", "pre_tanh")
+        if array.ndim != 2 + is_wide or array.shape[:2] != steps or not array.size:
+            raise ValueError(
+                f"recording ({path}): {name} has shape {list(array.shape)}, reward {list(steps)}"
+            )
+    if arrays["action"].shape != arrays["pre_tanh"].shape:
+        raise ValueError(f"recording ({path}): action and pre_tanh must have one shape")
 
 
 def warm_start(
