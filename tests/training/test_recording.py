@@ -14,6 +14,16 @@ from jaxagent.types import PolicySample
 from tests.agents.plane import point_task, straight
 from tests.training.probe_run import make_trainer, run_config
 
+
+def damaged(content: bytes):
+    """Thirty pieces of a file, and thirty copies with one bit of the first half turned."""
+    generator = np.random.default_rng(0)
+    for cut in generator.integers(0, len(content), 30):
+        yield content[:cut]
+    for place in generator.integers(60, len(content) // 2, 30):
+        yield content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+
+
 SIZES = {"observation_size": 4, "action_size": 2}
 
 
@@ -69,6 +79,37 @@ def test_other_files_are_refused(recording, tmp_path):
             load_recording(file, **wanted)
         assert "\n" not in str(refusal.value)
         assert str(file) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reward": np.zeros((60, 3), np.float32)}, r"has shape \[60, 4.*reward \[60, 3\]"),
+        ({"action": np.zeros((60, 4, 3), np.float32)}, "action and pre_tanh must have one shape"),
+        (
+            {"observation": np.full((60, 4, 4), np.nan)},
+            "observation holds numbers that are not fin",
+        ),
+        ({"action": np.full((60, 4, 2), np.inf)}, "action holds numbers that are not finite"),
+        ({"success": np.full((60, 4), "yes")}, "success holds <U3, not numbers"),
+    ],
+)
+def test_arrays_that_do_not_belong_together_are_refused(recording, tmp_path, changes, message):
+    path = tmp_path / "odd.npz"
+    save_recording(path, recording._replace(**changes))
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_recording(path, task="point", **SIZES)
+    assert str(refusal.value).startswith(f"recording ({path})")
+
+
+def test_a_recording_that_is_cut_or_has_a_wrong_bit_is_refused(recording, tmp_path):
+    path = tmp_path / "walk.npz"
+    save_recording(path, recording)
+    for number, content in enumerate(damaged(path.read_bytes())):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be read: it is no recording or not whole"):
+            load_recording(path, task="point", **SIZES)
+    assert number == 59
 
 
 def test_a_run_starts_from_it_on_its_own_devices(recording):
