@@ -105,11 +105,10 @@ def test_arrays_that_do_not_belong_together_are_refused(recording, tmp_path, cha
 def test_a_recording_that_is_cut_or_has_a_wrong_bit_is_refused(recording, tmp_path):
     path = tmp_path / "walk.npz"
     save_recording(path, recording)
-    for number, content in enumerate(damaged(path.read_bytes())):
+    for content in damaged(path.read_bytes()):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="cannot be read: it is no recording or not whole"):
             load_recording(path, task="point", **SIZES)
-    assert number == 59
 
 
 def test_a_run_starts_from_it_on_its_own_devices(recording):
