@@ -10,7 +10,14 @@ from envs.text.noisy import Noise
 from envs.text.protocol import DEFAULT_HORIZON
 from jaxagent.agents.planner import ImitationConfig
 from jaxagent.planning.household_format import FORMATS
-from jaxagent.training.config import overlay, parse_command_line, read_yaml, refuse, to_plain
+from jaxagent.training.config import (
+    overlay,
+    parse_command_line,
+    read_early,
+    read_yaml,
+    refuse,
+    to_plain,
+)
 from jaxagent.training.inputs import read_inputs
 from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder
 from jaxagent.training.sft import SFTRunConfig
@@ -204,15 +211,7 @@ def read_command_line(arguments: Sequence[str]) -> PlannerConfig:
 
 def _read_early(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options that decide what the others stand upon, and the content of --config."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("preset", "style", "config", "name"):
-        early.add_argument(f"--{name}")
-    early.add_argument("--runs-dir", "--runs_dir")
-    early.add_argument("--resume", action=argparse.BooleanOptionalAction)
-    try:
-        known, _ = early.parse_known_args(list(arguments))
-    except argparse.ArgumentError as error:
-        raise ValueError(str(error)) from None
+    known = read_early(arguments, ("preset", "style", "name", "runs_dir"))
     file = read_yaml(known.config) if known.config else {}
     run = file.get("run")
     options = {**(run if isinstance(run, dict) else {}), **file}

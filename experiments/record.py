@@ -109,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         length=-(-options.steps // options.num_envs),
         task=played.simulator.name,
     )
-    save_recording(out, recording)
+    made = {"run": folder.name, "iteration": int(state.iteration[0])}
+    made |= {name: getattr(options, name) for name in ("seed", "num_envs", "deterministic")}
+    save_recording(out, recording, made)
     ended = recording.terminated | recording.truncated
     print(
         f"{recording.steps:,} steps of {recording.task}, {ended.sum():,} episodes ended, "

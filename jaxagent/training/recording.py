@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -67,10 +68,18 @@ def record(
     return Recording(**arrays, task=task)
 
 
-def save_recording(path: pathlib.Path, recording: Recording) -> None:
-    """Write a recording, whole or not at all."""
+def save_recording(
+    path: pathlib.Path, recording: Recording, made: Mapping[str, Any] | None = None
+) -> None:
+    """Write a recording, whole or not at all.
+
+    Args:
+        path: the file.
+        recording: its content.
+        made: how it came about, as JSON can hold it; kept in the description.
+    """
     arrays: dict[str, Any] = recording._asdict()
-    meta = {"format": FORMAT, "task": arrays.pop("task")}
+    meta = {"format": FORMAT, "task": arrays.pop("task"), "made": dict(made or {})}
     draft = path.with_name(path.name + ".tmp")
     with draft.open("wb") as file:
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)
