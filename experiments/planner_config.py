@@ -1,6 +1,5 @@
 """Options of `experiments.alfworld_planner`: preset, file and command line, checked together."""
 
-import argparse
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -209,7 +208,7 @@ def read_command_line(arguments: Sequence[str]) -> PlannerConfig:
     return config
 
 
-def _read_early(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+def _read_early(arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """The options that decide what the others stand upon, and the content of --config."""
     known = read_early(arguments, ("preset", "style", "name", "runs_dir"))
     file = read_yaml(known.config) if known.config else {}
