@@ -18,11 +18,10 @@ def read_archive(
         file_format: that its description must name.
 
     Returns:
-        The description without the format, and the arrays by name, all of them finite numbers.
+        The description without the format, and the arrays by name.
 
     Raises:
-        ValueError: the file cannot be read, is cut or damaged, is of another format, or holds
-            numbers that are not finite.
+        ValueError: the file cannot be read, is cut or damaged, or is of another format.
     """
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -37,12 +36,25 @@ def read_archive(
     if found != file_format:
         told = f"{_other(what, file_format)} but {str(found)[:40]}"
         raise ValueError(f"{what} ({path}) cannot be read: {told}")
+    return description, arrays
+
+
+def check_finite(path: pathlib.Path, what: str, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse arrays that hold something else than finite numbers.
+
+    Args:
+        path: of the file, for messages.
+        what: it is, for messages.
+        arrays: by name.
+
+    Raises:
+        ValueError: an array does; it is named.
+    """
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
             raise ValueError(f"{what} ({path}): {name} holds {array.dtype}, not numbers")
         if not np.isfinite(array).all():
             raise ValueError(f"{what} ({path}): {name} holds numbers that are not finite")
-    return description, arrays
 
 
 def _other(what: str, file_format: str) -> str:

@@ -14,9 +14,9 @@ from beartype.door import is_bearable
 from flax import struct
 from jaxtyping import Array, Float
 
-from jaxagent.models.archives import read_archive
+from jaxagent.models.archives import check_finite, read_archive
 from jaxagent.models.networks import ACTIVATIONS
-from jaxagent.models.normaliser import Normaliser, init_normaliser, normalise
+from jaxagent.models.normaliser import Normaliser, known_normaliser, normalise
 from jaxagent.models.skill_policy import SkillPolicy
 
 FORMAT = "jaxagent.skill.1"
@@ -89,6 +89,7 @@ def load_skill(name: str | pathlib.Path) -> Skill:
             "a run folder"
         )
     meta, arrays = read_archive(path, "skill", FORMAT)
+    check_finite(path, "skill", arrays)
     policy = _policy(path, meta)
     tree: Any = flax.traverse_util.unflatten_dict(
         {key: jnp.asarray(value, jnp.float32) for key, value in arrays.items()}, sep="/"
@@ -97,7 +98,7 @@ def load_skill(name: str | pathlib.Path) -> Skill:
     _check_shapes(path, policy, arrays)
     params = SkillParams(
         policy_params={"params": tree["params"]},
-        normaliser=Normaliser(**statistics) if statistics else None,
+        normaliser=known_normaliser(**statistics) if statistics else None,
     )
     return Skill(path.stem, policy, params, meta)
 
@@ -143,7 +144,8 @@ def _check_shapes(path: pathlib.Path, policy: SkillPolicy, arrays: dict[str, np.
         raise ValueError(f"skill ({path}): its sizes make no policy") from None
     wanted: dict[str, Any] = {"params": shapes["params"]}
     if "normaliser/mean" in arrays:
-        wanted["normaliser"] = vars(jax.eval_shape(lambda: init_normaliser(size)))
+        whole, each = jnp.zeros(()), jnp.zeros(size)
+        wanted["normaliser"] = {"count": whole, "mean": each, "squared_deviation": each}
     expected = flax.traverse_util.flatten_dict(wanted, sep="/")
     for name in sorted(arrays.keys() | expected.keys()):
         found, right = (
@@ -170,7 +172,10 @@ def save_skill(
     sizes = {k: v for k, v in sizes.items() if k in _SIZES}
     tree: dict[str, Any] = {"params": params.policy_params["params"]}
     if params.normaliser is not None:
-        tree["normaliser"] = vars(params.normaliser)
+        tree["normaliser"] = {
+            name: getattr(params.normaliser, name)
+            for name in ("count", "mean", "squared_deviation")
+        }
     arrays = flax.traverse_util.flatten_dict(tree, sep="/")
     described = json.dumps(meta | {"format": FORMAT, "policy": sizes})
     content: dict[str, Any] = {key: np.asarray(x, np.float32) for key, x in arrays.items()}

@@ -16,14 +16,14 @@ from jaxagent.training.curriculum import Curriculum
 from jaxagent.training.evaluate import Report, evaluate, fetch
 from jaxagent.training.interruption import Interrupted, watch_signals
 from jaxagent.training.metrics import MetricsLog
-from jaxagent.training.nonfinite import NONFINITE_LIMIT, NonFiniteTraining
+from jaxagent.training.nonfinite import NONFINITE_LIMIT, NonFiniteTraining, losses_of
 from jaxagent.training.plan_follower import PlanFollower
 from jaxagent.training.progress import Reporter
 from jaxagent.training.trainer import Evaluation, Programs, Trainer, TrainState
 
 OF_ENDED_EPISODES = {
     "episode_return", "episode_length", "episode_success",
-    "final_distance", "goals_reached", "steps_to_success",
+    "final_distance", "goals_reached", "steps_to_success", "guidance_correlation",
 }  # fmt: skip
 NO_CHECKPOINT = "no checkpoint yet: starting from the beginning"
 
@@ -69,8 +69,9 @@ class Arm:
 
         Raises:
             Interrupted: a signal came; everything is saved.
-            NonFiniteTraining: non-finite gradients three updates in a row in every seed; the state
-                is dumped. One seed of several is stopped, named, and the others go on.
+            NonFiniteTraining: in every seed a loss that was applied is not finite, or gradients
+                were not three updates in a row; the state is dumped. One seed of several is
+                stopped and named, and the others go on.
             CheckpointError: what is in the folder cannot be used.
         """
         self._checkpoints = Checkpoints(self.folder / "checkpoints", self.run.checkpoints_kept)
@@ -145,6 +146,8 @@ class Arm:
         self._done += 1
         steps = self.run.num_envs * self.run.unroll_length
         stopped = metrics["nonfinite_in_a_row"] >= NONFINITE_LIMIT
+        for name in losses_of(metrics):
+            stopped = stopped | ~np.isfinite(metrics[name])
         self._name_stopped(stopped)
         goes_on = ~stopped | stopped.all()
         seen = {name: value[goes_on] for name, value in metrics.items()}
@@ -166,7 +169,7 @@ class Arm:
         self._write("train", values)
         self.reporter.advance(self._done, values["steps_per_second"])
         if stopped.all():
-            self._dump(state)
+            self._dump(state, _reason(metrics, values))
         return state
 
     def _name_stopped(self, stopped: np.ndarray) -> None:
@@ -174,18 +177,18 @@ class Arm:
         seeds = [self.run.seed + int(row) for row in np.flatnonzero(stopped)]
         for seed in sorted(set(seeds) - set(self._stopped)):
             self.reporter.say(
-                f"{self._steps:>11,} steps   seed {seed} is stopped: its gradients were not "
-                f"finite in {NONFINITE_LIMIT} updates in a row; what it had learnt before stays"
+                f"{self._steps:>11,} steps   seed {seed} is stopped: a loss was not finite, or its "
+                f"gradients were not in {NONFINITE_LIMIT} updates in a row; what it had learnt "
+                "before stays"
             )
         self._stopped = seeds
 
-    def _dump(self, state: TrainState) -> None:
+    def _dump(self, state: TrainState, reason: str) -> None:
         dump = Checkpoints(self.folder / "nonfinite", 1)
         dump.save(self._done, state, self._host())
         dump.close()
         raise NonFiniteTraining(
-            f"gradients were not finite in {NONFINITE_LIMIT} updates in a row, at iteration "
-            f"{self._done}; the state is in {self.folder / 'nonfinite'}"
+            f"{reason}, at iteration {self._done}; the state is in {self.folder / 'nonfinite'}"
         )
 
     def _evaluate(self, state: TrainState, log: bool = True) -> tuple[TrainState, Report]:
@@ -243,3 +246,13 @@ def _mean_of_ended(metrics: dict[str, np.ndarray], name: str) -> float | None:
     """Mean over seeds in which an episode ended; None where none did."""
     ended = metrics["episodes"] > 0
     return float(metrics[name][ended].mean()) if ended.any() else None
+
+
+def _reason(metrics: dict[str, np.ndarray], values: dict[str, Any]) -> str:
+    """Why no seed goes on."""
+    losses = losses_of(metrics)
+    for name in losses:
+        if not np.isfinite(metrics[name]).all():
+            return f"{name} is not finite ({values[name]})"
+    named = " and ".join(losses)
+    return f"gradients of {named} were not finite in {NONFINITE_LIMIT} updates in a row"
