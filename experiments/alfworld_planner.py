@@ -38,6 +38,7 @@ from experiments.alfworld_data import (
 from experiments.household_episodes import LabelledEpisode, VisitedStates, words_in
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import PlannerConfig, continued, read_command_line
+from experiments.planner_inputs import check_games, input_sources
 from jaxagent.agents.planner import Imitation
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.load import load_model
@@ -50,11 +51,12 @@ from jaxagent.training.chunks import Position
 from jaxagent.training.config import refuse, to_plain
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
 from jaxagent.training.ending import exit_status
+from jaxagent.training.inputs import keep_inputs
 from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.packing import Shape
 from jaxagent.training.progress import Reporter
-from jaxagent.training.run_folder import open_run_folder, write_config
+from jaxagent.training.run_folder import open_run_folder, record_of, write_config
 from jaxagent.training.sft import Teaching, Validation, data_mesh
 from jaxagent.training.sft_curves import plot_teaching
 from jaxagent.training.written import EpisodeWriter
@@ -221,7 +223,7 @@ class Run:
             mesh=self.mesh,
             folder=self.folder,
             reporter=self.reporter,
-            config=to_plain(config),
+            config=record_of(config),
             initial=self.learner.initial,
             frozen=self.learner.frozen,
             between=self._dagger_rounds(),
@@ -288,7 +290,7 @@ class Run:
         learner, lora = self.learner, self.learner.imitation.lora
         if lora is not None:
             params = lora.merge(learner.frozen, params)
-        made = {"config": to_plain(self.config), "games": len(self.games.split.train)}
+        made = {"config": record_of(self.config), "games": len(self.games.split.train)}
         # Longer episodes than these are not trained on.
         context = max(s.length for s in batch_shapes(self.config)) if learner.source else None
         model, tokenizer = learner.imitation.model, learner.tokenizer
@@ -372,7 +374,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = Run(config, folder, reporter)
         reporter.say(run.describe())
         reporter.say(f"run folder: {folder}")
-        write_config(folder, to_plain(config))
+        if config.resume:
+            check_games(folder, run.games.split)
+        else:
+            sources = input_sources(config, run.games.split)
+            given = {name: str(getattr(config, name, "")) for name in sources}
+            keep_inputs(folder, sources, given)
+            write_config(folder, to_plain(config))
         return exit_status(folder, run.train)
     except (DataError, GameFileError, ValueError) as error:
         refuse(str(error))

@@ -98,7 +98,7 @@ def _read_round(file: Path) -> list[LabelledEpisode]:
         kept = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not JSON: {error}") from None
     if not isinstance(kept, dict):
         raise ValueError(

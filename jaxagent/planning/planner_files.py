@@ -100,6 +100,13 @@ def _write_params(folder: Path, params: Mapping[str, Any]) -> None:
     write_safetensors(folder / "model.safetensors", specs, arrays.__getitem__)
 
 
+def planner_folder(source: str | Path) -> Path:
+    """Where a planner lies, or would lie; `source` is as of `load_planner`."""
+    if source in PACKAGED:
+        return Path(str(files("jaxagent.planning") / "trained" / str(source)))
+    return Path(source)
+
+
 def load_planner(source: str | Path) -> Planner:
     """A planner that comes with the package, or one from a folder.
 
@@ -113,10 +120,7 @@ def load_planner(source: str | Path) -> Planner:
         ValueError: there is no such planner, it is of another format, or its tensors are not
             those that its description asks for; the file and the field or tensor are named.
     """
-    if source in PACKAGED:
-        folder = Path(str(files("jaxagent.planning") / "trained" / str(source)))
-    else:
-        folder = Path(source)
+    folder = planner_folder(source)
     path = folder / DESCRIPTION_FILE
     if not path.is_file():
         known = ", ".join(PACKAGED)
@@ -125,7 +129,7 @@ def load_planner(source: str | Path) -> Planner:
         description = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(description, dict):
         raise ValueError(f"{path} must hold a mapping, found {_shown(description)}")
@@ -243,12 +247,11 @@ def _read(folder: Path, config: LlamaConfig, tokenizer: WordTokenizer) -> dict[s
                 f"{file}: {name} has shape {list(stored[name].shape)}, {DESCRIPTION_FILE} says "
                 f"{list(shape)}"
             )
-    return unflatten(
-        {
-            tuple(name.split(".")): jnp.asarray(np.array(tensor.read()))
-            for name, tensor in stored.items()
-        }
-    )
+    arrays = {name: np.array(tensor.read()) for name, tensor in stored.items()}
+    for name, array in arrays.items():
+        if not np.isfinite(array.astype(np.float32)).all():
+            raise ValueError(f"{file}: {name} holds numbers that are not finite")
+    return unflatten({tuple(name.split(".")): jnp.asarray(x) for name, x in arrays.items()})
 
 
 def _some(names: Sequence[str]) -> str:
