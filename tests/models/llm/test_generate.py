@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagent.models.llm import generate_read, generate_steps
+from jaxagent.models.llm import generate_read, generate_rows, generate_steps
 from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.generate_rows import PIECES, RowBatch, pieces
 from jaxagent.models.llm.generate_weights import Weights
@@ -164,6 +164,38 @@ def test_equal_prompts_draw_apart_and_are_read_once(generator, monkeypatch):
     (alone,) = generator.generate([prompt], config)
     assert alone.tokens.tolist() == group[0].tokens.tolist()
     np.testing.assert_allclose(alone.behaviour_log_prob, group[0].behaviour_log_prob, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arrangement", "tokens"),
+    [("AAAAA", 50), ("AAAABBBB", 100), ("ABABABAB", 100), ("ABC", 150), ("AAB", 100), ("A", 50),
+     ("AAAAAAAA", 50), ("AABBCCDD", 200), ("AABCDEFG", 350)],
+)  # fmt: skip
+def test_equal_prompts_are_read_once_in_any_arrangement(
+    arrangement, tokens, generator, monkeypatch
+):
+    read, prefill = [], generate_rows.prefill
+
+    def counted(config, weights, cache, last, tokens, count):
+        read.append(int(count.sum()))
+        return prefill(config, weights, cache, last, tokens, count)
+
+    monkeypatch.setattr(generate_rows, "prefill", counted)
+    by_name = dict(zip("ABCDEFG", prompts_of([50] * 7)))
+    prompts = [by_name[name] for name in arrangement]
+    session = generator.session(len(prompts))
+    replies = session.generate(prompts, FREE)
+    assert sum(read) == tokens
+    alone = {name: generator.generate([by_name[name]], FREE)[0] for name in set(arrangement)}
+    for name, reply in zip(arrangement, replies):
+        assert reply.tokens.tolist() == alone[name].tokens.tolist()
+        np.testing.assert_allclose(reply.log_prob, alone[name].log_prob, atol=1e-4)
+    # And of a later turn: one row's own reply is known, for the others it is new.
+    read.clear()
+    longer = [*prompts[0], *replies[0].tokens.tolist(), 7, 8]
+    later = session.generate([longer] * len(prompts), FREE)
+    assert sum(read) == 3  # the last said token and two new ones
+    assert len(said(later)) == 1
 
 
 def said(replies):
