@@ -19,6 +19,7 @@ from beartype.door import is_bearable
 
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.load import LanguageModel, load_folder, save_model
+from jaxagent.models.llm.saved_files import WEIGHT_FILES, replaced_files
 from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write_safetensors
 from jaxagent.models.llm.weights import abstract_params, flatten, unflatten
 from jaxagent.models.llm.words import FORMAT as WORDS_FORMAT
@@ -63,34 +64,40 @@ class Planner(NamedTuple):
 
 
 def save_planner(folder: Path, planner: Planner) -> None:
-    """Write a folder that `load_planner` reads: planner.json and model.safetensors.
+    """Write a folder that `load_planner` reads: planner.json and the tensors.
 
-    With the tokeniser of a language model it is a Hugging Face folder, too.
+    With the tokeniser of a language model it is a Hugging Face folder, too. planner.json, without
+    which nothing is loaded, is removed first and written last.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    style = {"style": planner.style.name, "style_version": planner.style.version}
-    description: dict[str, Any] = {"format": FORMAT, **style}
+    description: dict[str, Any] = {
+        "format": FORMAT,
+        "style": planner.style.name,
+        "style_version": planner.style.version,
+    }
+    replaced: Sequence[str] = ()
     if isinstance(planner.tokenizer, SubwordTokenizer):
         # The type of the tensors, not that of the layers, is what a Hugging Face folder tells.
         kept = dataclasses.replace(planner.config, dtype=str(planner.params["embedding"].dtype))
         plain = planner.tokenizer.tokenizer
+        (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
         save_model(folder, LanguageModel(kept, planner.params, plain, folder.name))
         context = planner.context or planner.config.max_positions
         description |= {"context": context, "dtype": planner.config.dtype}
     else:
-        _write_params(folder, planner.params)
+        replaced = WEIGHT_FILES
         model = dataclasses.asdict(planner.config)
         description |= {"model": model, "tokenizer": planner.tokenizer.to_dict()}
     text = json.dumps({**description, "made": dict(planner.made)}, indent=1)
-    (folder / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
+    with replaced_files(folder, last=DESCRIPTION_FILE, replaced=replaced) as made:
+        if replaced:
+            _write_params(made, planner.params)
+        (made / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def _write_params(folder: Path, params: Mapping[str, Any]) -> None:
     arrays = {".".join(path): np.asarray(x) for path, x in flatten(jax.device_get(params)).items()}
     specs = [TensorSpec(name, x.shape, x.dtype) for name, x in sorted(arrays.items())]
-    unfinished = folder / "model.safetensors.part"
-    write_safetensors(unfinished, specs, arrays.__getitem__)
-    unfinished.replace(folder / "model.safetensors")
+    write_safetensors(folder / "model.safetensors", specs, arrays.__getitem__)
 
 
 def load_planner(source: str | Path) -> Planner:

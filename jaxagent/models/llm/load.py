@@ -1,6 +1,5 @@
 """Models from files, and back."""
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib.util
@@ -19,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from jaxagent.models.llm.config import Dtype, LlamaConfig
 from jaxagent.models.llm.gguf import GGUF, config_from_gguf, open_gguf, tensors_from_gguf
 from jaxagent.models.llm.host_memory import give_back_memory
+from jaxagent.models.llm.saved_files import MODEL_FILES, replaced_files, unfinished_save
 from jaxagent.models.llm.tensor_files import (
     TensorSpec,
     open_safetensors,
@@ -78,7 +78,7 @@ def _find(source: str | Path) -> tuple[Path, str]:
         return _packaged(str(source)), str(source)
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ValueError(f"{path} is not a model's folder: it has no config.json")
+            raise ValueError(f"{path} is not a model's folder: it has no config.json{_cut(path)}")
         return path, path.resolve().name
     if path.is_file() and path.suffix == ".gguf":
         return path, path.stem
@@ -86,6 +86,13 @@ def _find(source: str | Path) -> tuple[Path, str]:
         f"unknown model {str(source)!r}: neither {', '.join(PACKAGED)} nor an existing folder "
         "nor a .gguf file"
     )
+
+
+def _cut(folder: Path) -> str:
+    unfinished = unfinished_save(folder)
+    if unfinished is None:
+        return ""
+    return f" (a save was cut off; what it had not put in place is in {unfinished.name})"
 
 
 def _packaged(name: str) -> Path:
@@ -154,8 +161,12 @@ def _convert(file: GGUF, folder: Path) -> None:
         specs = [TensorSpec(n, t.shape, np.dtype(np.float32)) for n, t in stored.items()]
         write_safetensors(made / "model.safetensors", specs, lambda name: stored[name].read())
         _write_rest(made, config, tokenizer)
-        with contextlib.suppress(FileExistsError):  # another process was quicker
+        try:
             made.rename(folder)
+        except OSError:  # FileExistsError or "not empty", as the system likes
+            if not (folder / "config.json").is_file():
+                raise
+            # Another process was quicker; what it made is the same.
 
 
 def models_cache() -> Path:
@@ -167,13 +178,14 @@ def models_cache() -> Path:
 def save_model(folder: str | Path, model: LanguageModel) -> None:
     """Write a folder that `load_model`, and `from_pretrained` of transformers, read.
 
-    The tensors keep the dtype of the parameters; one at a time is copied from the device.
+    The tensors keep the dtype of the parameters; one at a time is copied from the device. Of a
+    model that was there before nothing is left that would be read instead (an index and its
+    shards, adapters, a tokeniser's other files); the new files replace the old ones together.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     specs, read = params_to_tensors(model.config, model.params)
-    write_safetensors(folder / "model.safetensors", specs, read)
-    _write_rest(folder, model.config, model.tokenizer)
+    with replaced_files(Path(folder), last="config.json", replaced=MODEL_FILES) as made:
+        write_safetensors(made / "model.safetensors", specs, read)
+        _write_rest(made, model.config, model.tokenizer)
 
 
 def _write_rest(folder: Path, config: LlamaConfig, tokenizer: PreTrainedTokenizerBase) -> None:

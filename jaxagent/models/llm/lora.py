@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.saved_files import ADAPTER_FILES, replaced_files
 from jaxagent.models.llm.tensor_files import (
     StoredTensor,
     TensorSpec,
@@ -138,11 +139,8 @@ def save_lora(
         adapters: of this model.
         base: name or folder of the model that they belong to, for whoever reads them.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = dict(_peft_tensors(config, adapters))
     specs = [TensorSpec(name, t.shape, t.dtype) for name, t in tensors.items()]
-    write_safetensors(folder / "adapter_model.safetensors", specs, lambda name: tensors[name])
     described = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -155,7 +153,10 @@ def save_lora(
         "fan_in_fan_out": False,
         "inference_mode": True,
     }
-    (folder / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    last = "adapter_config.json"
+    with replaced_files(Path(folder), last=last, replaced=ADAPTER_FILES) as made:
+        write_safetensors(made / "adapter_model.safetensors", specs, tensors.__getitem__)
+        (made / last).write_text(json.dumps(described, indent=2) + "\n")
 
 
 def _peft_name(target: str) -> str:

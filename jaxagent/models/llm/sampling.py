@@ -17,6 +17,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 MAX_PERIOD = 16
 """Longest block, in tokens, whose repetition is noticed."""
 
+_LARGEST_LOGIT = 1e30
+
 
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig:
@@ -176,13 +178,15 @@ def draw(
         index: how many tokens of the reply came before; with seed and origin it makes the noise.
 
     Returns:
-        The tokens. A row in which nothing is permitted (one that is done) gets any token.
+        The tokens. Under a constraint each is a permitted one, whatever the logits are: NaN and
+        −inf count as least likely, +inf as likeliest; `log_prob` is then NaN. A row in which
+        nothing is permitted (one that is done) gets any token.
     """
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     allowed = log_probs
     if permitted is not None:
-        allowed = jnp.where(permitted, log_probs, -jnp.inf)
-        allowed -= jax.nn.logsumexp(allowed, axis=-1, keepdims=True)
+        # One logit that is no number would make the whole row NaN, whose argmax is token 0.
+        allowed = jax.nn.log_softmax(jnp.where(permitted, finite(logits), -jnp.inf), axis=-1)
     greedy = sampling.temperature == 0.0
 
     def likeliest() -> tuple[Array, Array]:
@@ -204,6 +208,14 @@ def draw(
         log_prob=_pick(log_probs, token),
         permitted_log_prob=_pick(allowed, token),
         behaviour_log_prob=behaviour_log_prob,
+    )
+
+
+def finite(logits: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
+    """Logits in [−1e30, 1e30], NaN as the least: differences and quotients by temperatures down to
+    1e−8 stay in the range of float32."""
+    return jnp.clip(
+        jnp.where(jnp.isnan(logits), -_LARGEST_LOGIT, logits), -_LARGEST_LOGIT, _LARGEST_LOGIT
     )
 
 
