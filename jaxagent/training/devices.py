@@ -106,7 +106,7 @@ def join_processes(
 def _started_by_launcher() -> bool:
     for variable in _LAUNCHERS.values():
         value = os.environ.get(variable, "")
-        count = int(value) if value.isdigit() else len(value.split(",")) if value else 1
+        count = int(value) if value.isdecimal() else len(value.split(",")) if value else 1
         if count > 1:
             return True
     return False
