@@ -97,7 +97,8 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
         initial = _initial_params(config.initial, imitation, tokenizer)
         return Learner(imitation, tokenizer, initial, None, None)
     source = "smollm2-135m" if config.preset == "smollm2" else config.preset.removeprefix("hf:")
-    base = load_model(source)
+    # What is not learnt needs no more digits than it is computed with.
+    base = load_model(source, dtype=config.dtype if config.lora_rank else "float32")  # type: ignore[arg-type]
     model = dataclasses.replace(base.config, dtype=config.dtype, remat=True)
     lora = None
     if config.lora_rank:
