@@ -534,6 +534,8 @@ def test_files_and_the_command_line_are_read_in_order(tmp_path):
 
 def test_a_round_plays_each_game_once(small_model):
     class Looker:
+        most_games = 9
+
         def begin(self, openings):
             self.count = len(openings)
 
@@ -584,6 +586,7 @@ def test_a_panel_is_played_by_the_words_of_people(tmp_path, capsys):
     episodes, _ = play_panel(_first_games(panel, 2), settings, goals)
     for episode, goal in zip(episodes, goals):
         assert episode.observations[0].endswith(f"Your task is to: {goal}.")
+    capsys.readouterr()
     arguments = ["--agent", "planner:tiny", "--panel", "generated_unseen", "--goals", "human"]
     assert evaluate_text.main(arguments) == 2
     expected = "error: --goals human: nobody described the games of generated_unseen\n"

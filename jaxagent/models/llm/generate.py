@@ -86,7 +86,6 @@ class Generator:
             ValueError: an id is not in the model's vocabulary, or the text is none.
         """
         if isinstance(prompt, str):
-            self._warn_of_blank(prompt)
             prompt = encode(self.model.tokenizer, prompt)
         size, tokens = self.model.config.vocab_size, [int(token) for token in prompt]
         for token in tokens:
@@ -94,13 +93,13 @@ class Generator:
                 raise ValueError(f"token ({token}) must lie in [0, {size - 1}], the vocabulary")
         return tokens
 
-    def _warn_of_blank(self, prompt: str) -> None:
+    def warn_of_blank(self, prompt: Prompt) -> None:
         """Say so where a prompt ends within what the tokeniser would make one token.
 
         What follows is then read as the model never saw it, however it is written; and the last
         token of the prompt changes as soon as it has gone on.
         """
-        if prompt.endswith(" ") and self._joins_blanks:
+        if isinstance(prompt, str) and prompt.endswith(" ") and self._joins_blanks:
             warnings.warn(
                 "the prompt ends with a blank, which this tokeniser joins to the word after it: "
                 "end the prompt before the blank, and let what follows begin with it",
@@ -191,6 +190,7 @@ class Generator:
             stops = ()
         elif stops is None:
             stops = self.end_tokens
+        self.warn_of_blank(prompt)
         size = self.model.config.vocab_size
         if constraint is not None and constraint.tokens.size and constraint.tokens.max() >= size:
             raise ValueError(
@@ -269,5 +269,6 @@ class Session:
         if self._batch != 1:
             raise ValueError(f"score needs a session of one row, found {self._batch}")
         generator = self._generator
+        generator.warn_of_blank(prompt)
         tree = candidate_tree([generator.encode(candidate) for candidate in candidates])
         return self._rows.score(generator.encode(prompt), tree, generator.end_token)
