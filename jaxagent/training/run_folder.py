@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -66,7 +67,7 @@ def open_run_folder(run: RunConfig, prefix: str, resume: bool) -> pathlib.Path:
 def _numbers(root: pathlib.Path, prefix: str) -> list[int]:
     found = [path.parent.name for path in root.glob(f"{prefix}-*/{CONFIG_FILE}")]
     tails = [name.removeprefix(f"{prefix}-") for name in found]
-    return [int(tail) for tail in tails if tail.isdigit()]
+    return [int(tail) for tail in tails if re.fullmatch("[0-9]+", tail)]
 
 
 def _agree(number: int) -> int:
