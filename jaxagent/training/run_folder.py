@@ -110,7 +110,7 @@ def write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
 
 def has_checkpoint(folder: pathlib.Path) -> bool:
     """Whether something of a run was saved, so that it does not begin at its beginning."""
-    return any(path.name.isdigit() for path in folder.glob("checkpoints/*"))
+    return any(path.name.isdecimal() for path in folder.glob("checkpoints/*"))
 
 
 def continued(
