@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxagent.models.llm.config import Dtype, LlamaConfig
 from jaxagent.models.llm.gguf import GGUF, config_from_gguf, open_gguf, tensors_from_gguf
+from jaxagent.models.llm.gguf_tokenizer import tokenizer_from_gguf
 from jaxagent.models.llm.host_memory import give_back_memory
 from jaxagent.models.llm.saved_files import MODEL_FILES, replaced_files, unfinished_save
 from jaxagent.models.llm.tensor_files import (
@@ -25,7 +26,7 @@ from jaxagent.models.llm.tensor_files import (
     read_json_object,
     write_safetensors,
 )
-from jaxagent.models.llm.tokenizer import load_tokenizer, tokenizer_from_gguf
+from jaxagent.models.llm.tokenizer import load_tokenizer
 from jaxagent.models.llm.weights import params_to_tensors, read_params
 
 PACKAGED: dict[str, tuple[str, str]] = {
@@ -146,14 +147,21 @@ def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
 def _read_gguf(file: GGUF, name: str, dtype: Dtype) -> LanguageModel:
     config = dataclasses.replace(config_from_gguf(file), dtype=dtype)
     params = read_params(config, tensors_from_gguf(file, config), dtype)
-    return LanguageModel(config, params, tokenizer_from_gguf(file.metadata), name)
+    return LanguageModel(config, params, _tokenizer(file), name)
+
+
+def _tokenizer(file: GGUF) -> PreTrainedTokenizerBase:
+    try:
+        return tokenizer_from_gguf(file.metadata)
+    except ValueError as error:
+        raise ValueError(f"{file.path}: {error}") from None
 
 
 def _convert(file: GGUF, folder: Path) -> None:
     """Write the GGUF as a Hugging Face folder that appears whole or not at all."""
     config = config_from_gguf(file)
     stored = tensors_from_gguf(file, config)
-    tokenizer = tokenizer_from_gguf(file.metadata)
+    tokenizer = _tokenizer(file)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".converting-") as unfinished:
         made = Path(unfinished) / "model"

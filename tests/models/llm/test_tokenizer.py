@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxagent.models.llm.tokenizer import tokenizer_from_gguf, train_tokenizer
+from jaxagent.models.llm.gguf_tokenizer import tokenizer_from_gguf
+from jaxagent.models.llm.tokenizer import train_tokenizer
 
 TEXTS = ["go to desk 1", "take mug 2 from desk 1", "put mug 2 in/on shelf 3"] * 20
 TOKENIZER = train_tokenizer(TEXTS, 340)
