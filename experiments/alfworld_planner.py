@@ -40,11 +40,11 @@ from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import PlannerConfig, continued, read_command_line
 from jaxagent.agents.planner import Imitation
 from jaxagent.models.llm.config import LlamaConfig
-from jaxagent.models.llm.load import LanguageModel, load_model, save_model
-from jaxagent.models.llm.lora import LoRA
-from jaxagent.models.llm.words import SubwordTokenizer, Tokenizer, WordTokenizer, with_embedding
+from jaxagent.models.llm.load import load_model
+from jaxagent.models.llm.lora import LoRA, save_lora
+from jaxagent.models.llm.words import SubwordTokenizer, WordTokenizer
 from jaxagent.planning.household_format import FORMATS
-from jaxagent.planning.household_player import HouseholdPlayer, PlannerModel
+from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import Planner, load_planner, save_planner
 from jaxagent.training.chunks import Position
 from jaxagent.training.config import refuse, to_plain
@@ -67,11 +67,11 @@ class Learner(NamedTuple):
     """What learns, and what it needs to be written and kept."""
 
     imitation: Imitation
-    tokenizer: Tokenizer
+    tokenizer: WordTokenizer | SubwordTokenizer
     initial: Any
     frozen: Any
-    base: LanguageModel | None
-    """The model that training began with; None from scratch."""
+    source: str | None
+    """The language model that training began with; None from scratch."""
 
 
 def make_learner(config: PlannerConfig, games: Games) -> Learner:
@@ -115,7 +115,7 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
         )
     tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size)
     initial, frozen = (None, base.params) if lora else (base.params, None)
-    return Learner(imitation, tokenizer, initial, frozen, base)
+    return Learner(imitation, tokenizer, initial, frozen, source)
 
 
 def _initial_params(source: str | None, imitation: Imitation, tokenizer: WordTokenizer) -> Any:
@@ -231,7 +231,7 @@ class Run:
 
     def player(self, params: Any, is_constrained: bool = False) -> HouseholdPlayer:
         """Someone who plays with these parameters."""
-        return HouseholdPlayer(self._playing(params), is_constrained=is_constrained)
+        return HouseholdPlayer(self._planner(params).playing(), is_constrained=is_constrained)
 
     def validate(self, params: Any) -> Validation:
         """Plays the validation games, freely and greedily."""
@@ -252,18 +252,13 @@ class Run:
         return Validation(total.success, metrics)
 
     def keep(self, params: Any, is_best: bool) -> None:
-        """Writes the parameters as a planner, or as a Hugging Face folder."""
+        """Writes the planner, with LoRA merged; and the low-rank terms beside it, as PEFT does."""
         folder = self.folder / ("best" if is_best else "last")
         learner = self.learner
-        if learner.base is None:
-            assert isinstance(learner.tokenizer, WordTokenizer)
-            made = {"config": to_plain(self.config), "games": len(self.games.split.train)}
-            save_planner(
-                folder,
-                Planner(learner.imitation.model, params, learner.tokenizer, self.style, made),
-            )
-            return
-        save_model(folder, learner.base._replace(params=self._merged(params)))
+        save_planner(folder, self._planner(params))
+        if learner.imitation.lora is not None:
+            model, lora = learner.imitation.model, learner.imitation.lora
+            save_lora(folder / "adapter", model, lora, params, base=learner.source)
 
     def judge(self, params: Any) -> None:
         """Plays the panels at the end, freely and constrained, and writes evaluation.json."""
@@ -289,14 +284,15 @@ class Run:
         text = json.dumps(result, indent=1)
         (self.folder / "evaluation.json").write_text(text + "\n", encoding="utf-8")
 
-    def _playing(self, params: Any) -> PlannerModel:
-        imitation = self.learner.imitation
-        decoder = with_embedding(self._merged(params), imitation.factors)
-        return PlannerModel(imitation.model, decoder, self.learner.tokenizer, self.style)
-
-    def _merged(self, params: Any) -> Any:
-        lora = self.learner.imitation.lora
-        return params if lora is None else lora.merge(self.learner.frozen, params)
+    def _planner(self, params: Any) -> Planner:
+        learner, lora = self.learner, self.learner.imitation.lora
+        if lora is not None:
+            params = lora.merge(learner.frozen, params)
+        made = {"config": to_plain(self.config), "games": len(self.games.split.train)}
+        # Longer episodes than these are not trained on.
+        context = max(s.length for s in batch_shapes(self.config)) if learner.source else None
+        model, tokenizer = learner.imitation.model, learner.tokenizer
+        return Planner(model, params, tokenizer, self.style, made, context)
 
     def _panels(self):
         """(name, games, goals) of each panel."""

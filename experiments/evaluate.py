@@ -21,7 +21,7 @@ from experiments.ant_plan import plan_of_run
 from jaxagent.training.config import parse_command_line, refuse
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
 from jaxagent.training.evaluate import evaluate, summarise, write_report
-from jaxagent.training.metrics import bootstrap_interval
+from jaxagent.training.statistics import bootstrap_interval
 from jaxagent.training.trainer import Evaluation
 
 
@@ -47,7 +47,7 @@ class EvaluateConfig:
 
 def table(evaluation: Evaluation, first_seed: int) -> Table:
     """One row a seed, one for all."""
-    shown = Table("seed", "episodes", "return", "95 % interval", "length", "success")
+    shown = Table("seed", "episodes", "return", "spread", "length", "success")
     returns = np.asarray(evaluation.episode_return)
     for row, episodes in enumerate(returns):
         low, high = bootstrap_interval(episodes)
@@ -55,7 +55,7 @@ def table(evaluation: Evaluation, first_seed: int) -> Table:
             str(first_seed + row),
             str(len(episodes)),
             f"{episodes.mean():,.1f}",
-            f"{low:,.1f} to {high:,.1f}",
+            f"95 % [{low:,.1f}, {high:,.1f}] over episodes",
             f"{evaluation.episode_length[row].mean():,.1f}",
             f"{evaluation.success[row].mean():.1%}",
         )
@@ -64,8 +64,8 @@ def table(evaluation: Evaluation, first_seed: int) -> Table:
         shown.add_row(
             "all",
             str(returns.size),
-            f"{report.mean:,.1f}",
-            f"{report.low:,.1f} to {report.high:,.1f}",
+            f"{report.interquartile_mean:,.1f}",
+            report.interval,
             f"{report.episode_length:,.1f}",
             f"{np.mean(report.success_rate):.1%}",
         )

@@ -6,7 +6,6 @@ writes evaluation.json and pictures; `--export FILE` writes a run's policy as a 
 """
 
 import dataclasses
-import math
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.goals import GoalSimulator, goal_simulator, goal_task
+from envs.text.scores import wilson_interval
 from envs.vector import VectorEnv
 from experiments.skills_config import SkillsConfig
 from experiments.train_skills import load_run, picture, simulators
@@ -162,17 +162,10 @@ def play(
         for name, value in report.metrics().items()
     }
     for name in ("success_rate", "success_at_end_rate", "fall_rate"):
-        share, count = figures[name], evaluation.success.shape[1]
-        figures[f"{name}_interval_95"] = list(wilson_interval(float(share), count))  # type: ignore[arg-type]
+        count = evaluation.success.shape[1]
+        succeeded = round(float(figures[name]) * count)  # type: ignore[arg-type]
+        figures[f"{name}_interval_95"] = list(wilson_interval(succeeded, count))
     return evaluation, figures
-
-
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """95 % interval of a probability from a share of independent trials (Wilson 1927)."""
-    z = 1.959964
-    centre = share + z**2 / (2 * count)
-    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    return (centre - half) / (1 + z**2 / count), (centre + half) / (1 + z**2 / count)
 
 
 def table(figures: dict[str, Any]) -> Table:

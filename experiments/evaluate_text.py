@@ -29,7 +29,7 @@ from envs.text.transcripts import write_transcripts
 from envs.text.workers import WorkerEnv
 from experiments.household_chat import ChatAdvisor, chat_name
 from experiments.household_players import LoopPlayer, PlanPlayer, Player, PlayerTeam, RandomPlayer
-from experiments.household_rounds import ModelTeam, Team, play
+from experiments.household_rounds import ModelTeam, Team, batches, play
 from jaxagent.planning.backends import PACKAGED as CHATS
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import DESCRIPTION_FILE, PACKAGED, load_planner
@@ -138,7 +138,9 @@ def play_panel(panel: Panel, settings: Settings) -> tuple[list[Episode], dict | 
             f"--workers {settings.workers}: agent {settings.agent} plays one game after the other"
         )
     episodes: list[Episode] = []
-    for games_now in [[game] for game in games] if is_chat else [games]:
+    most = player.most_games if isinstance(player, HouseholdPlayer) else len(games)
+    for some in batches(len(games), 1 if is_chat else most):
+        games_now = games[some]
         env = _make_env(len(games_now), settings)
         try:
             episodes += play(env, games_now, partial(make_team, settings, player, games_now))
@@ -151,7 +153,8 @@ def play_panel(panel: Panel, settings: Settings) -> tuple[list[Episode], dict | 
 
 def _make_env(count: int, settings: Settings) -> TextEnv:
     if settings.workers:
-        return WorkerEnv(count, settings.workers, horizon=settings.horizon)
+        # Of games that do not fit into memory at once, the last ones may be few.
+        return WorkerEnv(count, min(settings.workers, count), horizon=settings.horizon)
     return BatchEnv(count, horizon=settings.horizon)
 
 

@@ -105,9 +105,18 @@ def play_games(
     goals: Sequence[str] | None = None,
     horizon: int = DEFAULT_HORIZON,
 ) -> list[Episode]:
-    """`play`, by one model in this process."""
-    env = BatchEnv(len(games), horizon=horizon)
-    return play(env, games, lambda openings: ModelTeam(player, openings), goals)
+    """`play`, by one model in this process; no more at once than its caches have memory for."""
+    episodes: list[Episode] = []
+    for some in batches(len(games), player.most_games):
+        env = BatchEnv(len(games[some]), horizon=horizon)
+        own = goals[some] if goals else None
+        episodes += play(env, games[some], lambda openings: ModelTeam(player, openings), own)
+    return episodes
+
+
+def batches(count: int, most: int) -> list[slice]:
+    """Consecutive parts of so many games, with at most so many in each."""
+    return [slice(start, start + most) for start in range(0, count, most)]
 
 
 def label_episode(game: Game, episode: Episode) -> tuple[str, list[LabelledTurn]]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxagent.losses.contract import Scalar, accumulate, checked, require_array
+from jaxagent.losses.contract import Scalar, accumulate, as_array, checked, require_array
 
 Strategy = Literal["future", "final", "episode"]
 
@@ -132,6 +132,6 @@ def relabel(
     is_relabelled = goal_steps.valid & jax.random.bernoulli(key, share, reward.shape)
     in_hindsight = jnp.take_along_axis(next_achieved_goal, goal_steps.step[..., None], axis=0)
     goal = jnp.where(is_relabelled[..., None], in_hindsight, goal)
-    earned = reward_function(next_achieved_goal, goal)
+    earned = as_array("relabel: the reward", reward_function(next_achieved_goal, goal))
     require_array("relabel", "the reward_function's result", earned, jnp.floating, reward.shape)
     return Relabelled(goal, jnp.where(is_relabelled, earned, reward), is_relabelled)

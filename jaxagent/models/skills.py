@@ -11,7 +11,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float
 
-from jaxagent.models.normaliser import Normaliser, normalise
+from jaxagent.models.normaliser import Normaliser, known_normaliser, normalise
 from jaxagent.models.skill_policy import SkillPolicy
 
 FORMAT = "jaxagent.skill.1"
@@ -91,7 +91,7 @@ def load_skill(name: str | pathlib.Path) -> Skill:
     statistics = tree.get("normaliser")
     params = SkillParams(
         policy_params={"params": tree["params"]},
-        normaliser=Normaliser(**statistics) if statistics else None,
+        normaliser=known_normaliser(**statistics) if statistics else None,
     )
     sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in sizes.items()}
     return Skill(path.stem, SkillPolicy(**sizes), params, meta)
@@ -114,7 +114,10 @@ def save_skill(
     sizes = {k: v for k, v in sizes.items() if k not in ("parent", "name")}
     tree: dict[str, Any] = {"params": params.policy_params["params"]}
     if params.normaliser is not None:
-        tree["normaliser"] = vars(params.normaliser)
+        tree["normaliser"] = {
+            name: getattr(params.normaliser, name)
+            for name in ("count", "mean", "squared_deviation")
+        }
     arrays = flax.traverse_util.flatten_dict(tree, sep="/")
     described = json.dumps(meta | {"format": FORMAT, "policy": sizes})
     content: dict[str, Any] = {key: np.asarray(x, np.float32) for key, x in arrays.items()}

@@ -1,4 +1,8 @@
-"""Planners in folders: parameters with all it takes to write for them and to read them."""
+"""Planners in folders: parameters with all it takes to write for them and to read them.
+
+A planner with a tokeniser of words is `planner.json` and its tensors. One that a language model
+became is a Hugging Face folder, which transformers reads as well, with a `planner.json` in it.
+"""
 
 import dataclasses
 import json
@@ -14,11 +18,12 @@ import numpy as np
 from beartype.door import is_bearable
 
 from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.load import LanguageModel, load_folder, save_model
 from jaxagent.models.llm.saved_files import WEIGHT_FILES, replaced_files
 from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write_safetensors
 from jaxagent.models.llm.weights import abstract_params, flatten, unflatten
 from jaxagent.models.llm.words import FORMAT as WORDS_FORMAT
-from jaxagent.models.llm.words import WordTokenizer, with_embedding
+from jaxagent.models.llm.words import SubwordTokenizer, WordTokenizer, with_embedding
 from jaxagent.planning.household_format import FORMATS, HouseholdFormat
 from jaxagent.planning.household_player import PlannerModel
 
@@ -28,46 +33,78 @@ PACKAGED = ("tiny", "tiny-hierarchical")
 
 
 class Planner(NamedTuple):
-    """A planner as it learns; ``made`` tells how it came about."""
+    """A planner as it learns.
+
+    Attributes:
+        config: of the decoder.
+        params: with LoRA, merged.
+        tokenizer: of words, or the one that came with a language model.
+        style: how episodes are written.
+        made: how it came about.
+        context: tokens of an episode that it was trained on and remembers; None is all that the
+            model has positions for.
+    """
 
     config: LlamaConfig
     params: Mapping[str, Any]
-    tokenizer: WordTokenizer
+    tokenizer: WordTokenizer | SubwordTokenizer
     style: HouseholdFormat
     made: Mapping[str, Any]
+    context: int | None = None
 
     def playing(self) -> PlannerModel:
         """The same, ready to play."""
-        factors = self.tokenizer.factors if self.tokenizer.kinds else None
-        params = with_embedding(self.params, factors)
-        return PlannerModel(self.config, params, self.tokenizer, self.style)
+        config, tokenizer = self.config, self.tokenizer
+        if self.context is not None:
+            # A limit and no more: how positions are rotated does not depend on it.
+            config = dataclasses.replace(config, max_positions=self.context)
+        is_factored = isinstance(tokenizer, WordTokenizer) and tokenizer.kinds
+        params = with_embedding(self.params, tokenizer.factors if is_factored else None)  # type: ignore[union-attr]
+        return PlannerModel(config, params, tokenizer, self.style)
 
 
 def save_planner(folder: Path, planner: Planner) -> None:
-    """Write a folder that `load_planner` reads: planner.json and model.safetensors."""
-    arrays = {
-        ".".join(path): np.asarray(x) for path, x in flatten(jax.device_get(planner.params)).items()
-    }
-    specs = [TensorSpec(name, x.shape, x.dtype) for name, x in sorted(arrays.items())]
-    description = {
+    """Write a folder that `load_planner` reads: planner.json and the tensors.
+
+    With the tokeniser of a language model it is a Hugging Face folder, too. planner.json, without
+    which nothing is loaded, is removed first and written last.
+    """
+    description: dict[str, Any] = {
         "format": FORMAT,
         "style": planner.style.name,
         "style_version": planner.style.version,
-        "model": dataclasses.asdict(planner.config),
-        "tokenizer": planner.tokenizer.to_dict(),
-        "made": dict(planner.made),
     }
-    text = json.dumps(description, indent=1)
-    with replaced_files(folder, last=DESCRIPTION_FILE, replaced=WEIGHT_FILES) as made:
-        write_safetensors(made / "model.safetensors", specs, arrays.__getitem__)
+    replaced: Sequence[str] = ()
+    if isinstance(planner.tokenizer, SubwordTokenizer):
+        # The type of the tensors, not that of the layers, is what a Hugging Face folder tells.
+        kept = dataclasses.replace(planner.config, dtype=str(planner.params["embedding"].dtype))
+        plain = planner.tokenizer.tokenizer
+        (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
+        save_model(folder, LanguageModel(kept, planner.params, plain, folder.name))
+        context = planner.context or planner.config.max_positions
+        description |= {"context": context, "dtype": planner.config.dtype}
+    else:
+        replaced = WEIGHT_FILES
+        model = dataclasses.asdict(planner.config)
+        description |= {"model": model, "tokenizer": planner.tokenizer.to_dict()}
+    text = json.dumps({**description, "made": dict(planner.made)}, indent=1)
+    with replaced_files(folder, last=DESCRIPTION_FILE, replaced=replaced) as made:
+        if replaced:
+            _write_params(made, planner.params)
         (made / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _write_params(folder: Path, params: Mapping[str, Any]) -> None:
+    arrays = {".".join(path): np.asarray(x) for path, x in flatten(jax.device_get(params)).items()}
+    specs = [TensorSpec(name, x.shape, x.dtype) for name, x in sorted(arrays.items())]
+    write_safetensors(folder / "model.safetensors", specs, arrays.__getitem__)
 
 
 def load_planner(source: str | Path) -> Planner:
     """A planner that comes with the package, or one from a folder.
 
     Args:
-        source: a name of `PACKAGED`, or a folder that `save_planner` wrote.
+        source: a name of `PACKAGED`, or a folder that `save_planner` wrote, of either kind.
 
     Returns:
         The planner, its parameters on the default device.
@@ -93,6 +130,8 @@ def load_planner(source: str | Path) -> Planner:
     if not isinstance(description, dict):
         raise ValueError(f"{path} must hold a mapping, found {_shown(description)}")
     style = _style(path, description)
+    if "context" in description:
+        return _language_model(path, description, style)
     config = _config(path, _mapping(path, description, "model"))
     tokenizer = _tokenizer(path, _mapping(path, description, "tokenizer"))
     made = _mapping(path, description, "made")
@@ -102,6 +141,22 @@ def load_planner(source: str | Path) -> Planner:
             f"{tokenizer.vocab_size} tokens"
         )
     return Planner(config, _read(folder, config, tokenizer), tokenizer, style, made)
+
+
+def _language_model(path: Path, description: Mapping[str, Any], style: HouseholdFormat) -> Planner:
+    """A planner that a language model became; it computes in the type that it was trained in."""
+    context, dtype = (_given(path, description, name) for name in ("context", "dtype"))
+    model = load_folder(path.parent)
+    most = model.config.max_positions
+    if type(context) is not int or not 1 <= context <= most:
+        raise ValueError(f"{path}: context ({_shown(context)}) must lie in [1, {most}]")
+    try:
+        config = dataclasses.replace(model.config, dtype=dtype)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    tokenizer = SubwordTokenizer(model.tokenizer, config.vocab_size)
+    made = _mapping(path, description, "made")
+    return Planner(config, model.params, tokenizer, style, made, context)
 
 
 def _style(path: Path, description: Mapping[str, Any]) -> HouseholdFormat:

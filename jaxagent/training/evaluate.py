@@ -10,7 +10,11 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxagent.training.metrics import bootstrap_interval
+from jaxagent.training.statistics import (
+    bootstrap_interval,
+    interquartile_mean,
+    stratified_interval,
+)
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 
 
@@ -22,9 +26,12 @@ class Report:
     """Mean over episodes, one a seed."""
     mean: float
     """Mean over seeds."""
-    low: float
-    """95 % bootstrap interval of the mean: over seeds, or over episodes when there is one seed."""
-    high: float
+    interquartile_mean: float
+    """Over seeds."""
+    low: float | None
+    """95 % bootstrap interval: of the interquartile mean over five or more seeds, of the mean over
+    episodes when there is one seed; None for two to four seeds, which are too few."""
+    high: float | None
     episode_std: float
     """Standard deviation over all episodes."""
     episode_length: float
@@ -39,8 +46,18 @@ class Report:
     final_distance: list[float] | None = None
     """Mean distance from the goal after the last step."""
 
+    @property
+    def interval(self) -> str:
+        """What the figures stand on: an interval where there can be one, and the seeds."""
+        count = len(self.episode_return)
+        if self.low is None or self.high is None:
+            least, most = min(self.episode_return), max(self.episode_return)
+            return f"{count} seeds, {least:,.1f} to {most:,.1f}"
+        over = "episodes of one seed" if count == 1 else f"{count} seeds"
+        return f"95 % [{self.low:,.1f}, {self.high:,.1f}] over {over}"
+
     def metrics(self) -> dict:
-        """For the log; what the task does not have is left out."""
+        """For the log; what the task or the number of seeds does not have is left out."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
@@ -48,10 +65,12 @@ def summarise(evaluation: Evaluation) -> Report:
     """Reduce the episodes of an evaluation, on the host."""
     returns = np.asarray(evaluation.episode_return, np.float64)
     seeds = returns.mean(axis=1)
-    low, high = bootstrap_interval(seeds if len(seeds) > 1 else returns[0])
+    interval = stratified_interval(seeds) if len(seeds) > 1 else bootstrap_interval(returns[0])
+    low, high = interval or (None, None)
     return Report(
         episode_return=seeds.tolist(),
         mean=float(seeds.mean()),
+        interquartile_mean=interquartile_mean(seeds),
         low=low,
         high=high,
         episode_std=float(returns.std()),

@@ -22,14 +22,14 @@ from jaxagent.training.trainer import Evaluation, Programs, Trainer, TrainState
 
 OF_ENDED_EPISODES = {
     "episode_return", "episode_length", "episode_success",
-    "final_distance", "goals_reached", "steps_to_success",
+    "final_distance", "goals_reached", "steps_to_success", "guidance_correlation",
 }  # fmt: skip
 NO_CHECKPOINT = "no checkpoint yet: starting from the beginning"
 NONFINITE_LIMIT = 3  # updates in a row with a non-finite gradient
 
 
 class NonFiniteTraining(RuntimeError):
-    """Training met non-finite gradients again and again; the message says where the state is."""
+    """A loss is not finite, or gradients were not again and again; the message says which."""
 
 
 @dataclasses.dataclass
@@ -73,7 +73,8 @@ class Arm:
 
         Raises:
             Interrupted: a signal came; everything is saved.
-            NonFiniteTraining: non-finite gradients three updates in a row; the state is dumped.
+            NonFiniteTraining: a loss that was applied is not finite, or gradients were not three
+                updates in a row; the state is dumped.
             CheckpointError: what is in the folder cannot be used.
         """
         self._checkpoints = Checkpoints(self.folder / "checkpoints", self.run.checkpoints_kept)
@@ -161,17 +162,23 @@ class Arm:
             state = self.curriculum.advance(state, metrics, fraction)
         self._write("train", values)
         self.reporter.advance(self._done, values["steps_per_second"])
+        losses = [name for name in metrics if name.endswith("loss")]
+        for name in losses:
+            if not np.isfinite(metrics[name]).all():
+                self._dump(state, f"{name} is not finite ({values[name]})")
         if metrics["nonfinite_in_a_row"].max() >= NONFINITE_LIMIT:
-            self._dump(state)
+            named = " and ".join(losses)
+            self._dump(
+                state, f"gradients of {named} were not finite in {NONFINITE_LIMIT} updates in a row"
+            )
         return state
 
-    def _dump(self, state: TrainState) -> None:
+    def _dump(self, state: TrainState, reason: str) -> None:
         dump = Checkpoints(self.folder / "nonfinite", 1)
         dump.save(self._done, state, self._host())
         dump.close()
         raise NonFiniteTraining(
-            f"gradients were not finite in {NONFINITE_LIMIT} updates in a row, at iteration "
-            f"{self._done}; the state is in {self.folder / 'nonfinite'}"
+            f"{reason}, at iteration {self._done}; the state is in {self.folder / 'nonfinite'}"
         )
 
     def _evaluate(self, state: TrainState, log: bool = True) -> tuple[TrainState, Report]:

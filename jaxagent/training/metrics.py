@@ -10,28 +10,6 @@ import numpy as np
 from tensorboardX import SummaryWriter
 
 
-def bootstrap_interval(
-    values: np.ndarray, level: float = 0.95, draws: int = 2000, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean (Efron 1979).
-
-    Args:
-        values: [N], one number a seed or an episode.
-        level: coverage.
-        draws: resamples.
-        seed: of the resampling, so that a figure can be reproduced.
-
-    Returns:
-        Lower and upper bound; both the value itself for N = 1.
-    """
-    generator = np.random.default_rng(seed)
-    picked = generator.integers(0, len(values), (draws, len(values)))
-    means = np.asarray(values, np.float64)[picked].mean(axis=1)
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
-
-
 class MetricsLog:
     """Writes records of one run; process 0 only."""
 

@@ -270,8 +270,9 @@ class Teaching:
         if float(metrics["nonfinite_in_a_row"]) >= NONFINITE_LIMIT:
             self._save(state)
             raise NonFiniteTraining(
-                f"gradients were not finite in {NONFINITE_LIMIT} updates in a row, at update "
-                f"{self._done}; the state is in {self.folder / 'checkpoints'}"
+                f"the loss ({float(metrics['loss'])}) or its gradients were not finite in "
+                f"{NONFINITE_LIMIT} updates in a row, at update {self._done}; the state is in "
+                f"{self.folder / 'checkpoints'}"
             )
 
     def _save(self, state: ImitationState) -> None:

@@ -153,6 +153,9 @@ class Trainer:
         if self.guidance is not None:
             guidance = GuidanceState(
                 cursor=sharded(),
+                episode=sharded(),
+                fresh=sharded(),
+                potential=sharded(),
                 moments=one,
                 adaptive=one,
                 switch=one,  # type: ignore[arg-type]

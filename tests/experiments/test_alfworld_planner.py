@@ -15,6 +15,7 @@ from envs.text.describe import opening_text
 from envs.text.engine import admissible_commands, step
 from envs.text.generator import generate_games
 from envs.text.noisy import Noise, demonstrate_noisily
+from envs.text.panels import load_panel
 from envs.text.scores import Episode
 from envs.text.searching import SearchingExpert
 from experiments import alfworld_planner
@@ -28,13 +29,23 @@ from experiments.alfworld_data import (
     with_goal,
 )
 from experiments.alfworld_planner import main
+from experiments.evaluate_text import (
+    Settings,
+    _first_games,
+    check_agent,
+    lone_agent,
+    play_panel,
+)
 from experiments.household_episodes import LabelledEpisode, VisitedStates
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import read_command_line
 from jaxagent.models.llm.llama import init_params
 from jaxagent.models.llm.load import LanguageModel, load_model, save_model
+from jaxagent.models.llm.lora import load_lora
+from jaxagent.models.llm.words import SubwordTokenizer
 from jaxagent.planning.household_format import FORMATS, Reply
-from jaxagent.planning.planner_files import load_planner
+from jaxagent.planning.household_player import HouseholdPlayer
+from jaxagent.planning.planner_files import Planner, load_planner, save_planner
 from jaxagent.training.packing import Shape
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
 from tests.models.llm.files import small_tokenizer, write_folder
@@ -169,23 +180,96 @@ def test_a_dry_run_says_what_it_amounts_to_and_writes_nothing(tmp_path, small_mo
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_hugging_face_folder_learns_in_full_and_by_low_rank_terms(tmp_path, capsys):
+def small_base(folder):
+    """A Hugging Face folder of a model with twice the positions that episodes are cut to."""
     tokenizer = small_tokenizer()
-    model = small_config(len(tokenizer) + 3, max_positions=2048)
+    model = small_config(len(tokenizer) + 3, max_positions=4096)
     base = LanguageModel(model, init_params(model, jax.random.key(0)), tokenizer, "base")
-    save_model(tmp_path / "model", base)
-    options = [
-        *"--source generated --generated-games 3 --num-updates 2 --warmup-updates 1".split(),
-        *"--num-validations 1 --validation-games 1 --final-games 0 --rows 1".split(),
-        *"--row-tokens 1024 --dtype float32 --num-devices 1 --horizon 2".split(),
-        *("--runs-dir", str(tmp_path), "--preset", f"hf:{tmp_path / 'model'}"),
-    ]
+    save_model(folder, base)
+    return base
+
+
+HUGGING_FACE = (
+    "--source generated --generated-games 3 --num-updates 2 --warmup-updates 1 --num-validations 1 "
+    "--validation-games 1 --final-games 0 --rows 1 --row-tokens 1024 --num-devices 1 --horizon 2"
+).split()
+
+
+def test_a_hugging_face_folder_learns_in_full_and_by_low_rank_terms(tmp_path, capsys):
+    base = small_base(tmp_path / "model")
+    options = [*HUGGING_FACE, "--dtype", "float32", "--runs-dir", str(tmp_path)]
+    options += ["--preset", f"hf:{tmp_path / 'model'}"]
     for name, more in (("full", []), ("low", ["--lora-rank", "2"])):
         assert main([*options, "--name", name, *more]) == 0
         after = load_model(tmp_path / name / "last")
         changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), base.params, after.params)
         assert changed["layers"]["attention"]["query"]["kernel"]
         assert changed["embedding"] == (name == "full")
+    assert not (tmp_path / "full" / "best" / "adapter").exists()
+    # The low-rank terms alone, read back beside the model that they began with.
+    lora, adapters = load_lora(tmp_path / "low" / "best" / "adapter", base.config)
+    told = json.loads((tmp_path / "low" / "best" / "adapter" / "adapter_config.json").read_text())
+    assert (lora.rank, lora.alpha) == (2, 4.0)
+    assert told["base_model_name_or_path"] == str(tmp_path / "model")
+    merged, best = lora.merge(base.params, adapters), load_model(tmp_path / "low" / "best").params
+    jax.tree.map(np.testing.assert_array_equal, merged, best)
+
+
+@pytest.mark.parametrize("style", ["plain", "plain-hierarchical"])
+def test_what_a_hugging_face_folder_became_is_evaluated_as_it_was_trained(style, tmp_path, capsys):
+    small_base(tmp_path / "model")
+    options = [*HUGGING_FACE, "--dtype", "bfloat16", "--style", style, "--name", "one"]
+    options += ["--runs-dir", str(tmp_path), "--preset", f"hf:{tmp_path / 'model'}"]
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        keep = alfworld_planner.Run.keep
+
+        def watched(self, params, is_best):
+            keep(self, params, is_best)
+            seen.append(self.player(params))
+
+        patch.setattr(alfworld_planner.Run, "keep", watched)
+        assert main(options) == 0
+    planner = load_planner(tmp_path / "one" / "best")
+    assert planner.style.name == style
+    assert planner.made["config"]["style"] == style
+    (trained, *_), loaded = seen, HouseholdPlayer(planner.playing())
+    assert loaded.slots == trained.slots == 2048  # twice the row's tokens, half the positions
+    assert loaded.model.config.dtype == trained.model.config.dtype == "bfloat16"
+    games = [made.game for made in generate_games(2, 9)]
+    assert play_games(loaded, games, horizon=2) == play_games(trained, games, horizon=2)
+    assert load_model(tmp_path / "one" / "best").config.max_positions == 4096
+    agent = f"planner:{tmp_path / 'one' / 'best'}"
+    check_agent(agent, 0.0, "constrained")
+    panel = _first_games(load_panel("generated_unseen", None, None), 2)
+    episodes, asked = play_panel(panel, Settings(agent, 0.0, 0, 2, 0, "constrained"))
+    assert asked is None
+    assert len(episodes) == 2
+    assert all(all(episode.valid) for episode in episodes)
+    act = lone_agent(agent, 0, games[0])
+    assert len(act([opening_text(games[0], games[0].initial)], [("look",)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("context", 4097, r"context \(4097\) must lie in \[1, 4096\]"),
+        ("context", "all", r"context \('all'\) must lie in"),
+        ("dtype", "float8", r"dtype must be one of float32, bfloat16, found 'float8'"),
+        ("dtype", ["float32"], r"dtype must be one of float32, bfloat16, found \['float32'\]"),
+    ],
+)
+def test_a_changed_description_is_one_line(field, value, message, tmp_path):
+    base = small_base(tmp_path)
+    tokenizer = SubwordTokenizer(base.tokenizer, base.config.vocab_size)
+    planner = Planner(base.config, base.params, tokenizer, FORMATS["plain"], {}, 2048)
+    save_planner(tmp_path, planner)
+    file = tmp_path / "planner.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    with pytest.raises(ValueError, match=message) as refused:
+        load_planner(tmp_path)
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_tokeniser_larger_than_its_model_is_refused(tmp_path, capsys):

@@ -187,14 +187,23 @@ def test_queues_are_bounded():
             gate.open.release()
 
 
+def test_stand_ins_are_stale_and_answers_are_not():
+    origins = ("exact", "bucket", "predicted", "last", "none")
+    assert [Advice(None, origin).is_stale for origin in origins] == [False, False, True, True, True]
+
+
 def test_many_threads_ask_at_once():
-    errors = []
+    errors, fresh = [], []
 
     def ask_many(guidance, offset):
         try:
             for n in range(200):
-                advice = guidance.ask(at(float((n * 7 + offset) % 40) * 10))
-                assert advice.is_stale or advice.origin in ("exact", "bucket")
+                x = float((n * 7 + offset) % 40) * 10
+                advice = guidance.ask(at(x))
+                # Ten metres apart no question shares a bucket with another.
+                if not advice.is_stale:
+                    assert advice == (plan_to(x + 10), "exact", "a")
+                    fresh.append(x)
         except BaseException as error:
             errors.append(error)
 
@@ -208,10 +217,12 @@ def test_many_threads_ask_at_once():
             thread.join()
         for n in range(40):
             assert guidance.wait(at(n * 10.0), timeout=60).answer == plan_to(n * 10.0 + 10)
+        ask_many(guidance, 0)
         metrics = guidance.metrics()
     assert errors == []
+    assert len(fresh) >= 200  # the last asked of what was known
     assert metrics["pending"] == 0
-    assert metrics["queries"] == 840
+    assert metrics["queries"] == 1040
     assert metrics["answered"] == 40  # however often a question is asked, it is asked once
     assert all(source["waiting"] == 0 for source in metrics["sources"].values())
 

@@ -267,7 +267,8 @@ def test_three_non_finite_updates_in_a_row_stop_the_run(tmp_path):
         "init",
         lambda seeds: init(seeds).replace(agent=init(seeds).agent.replace(critic_params=poisoned)),
     )
-    with pytest.raises(NonFiniteTraining, match="3 updates in a row, at iteration 3"):
+    names = "gradients of policy_loss and value_loss were not finite in "
+    with pytest.raises(NonFiniteTraining, match=f"^{names}3 updates in a row, at iteration 3"):
         arm.train(resume=False)
     dump = Checkpoints(tmp_path / "bad" / "nonfinite", 1)
     like = trainer.abstract_state(1)
@@ -277,6 +278,19 @@ def test_three_non_finite_updates_in_a_row_stop_the_run(tmp_path):
     assert int(restored.agent.nonfinite_updates[0]) == 3
     # Nothing non-finite reached the policy.
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(restored.agent.policy_params))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_once(arm, tmp_path):
+    """A squared error overflows while its gradient is still a number."""
+
+    def iterate(state):
+        state, metrics = arm.programs.iterate(state)
+        return state, metrics | {"value_loss": metrics["value_loss"] + np.inf}
+
+    overflowing = again(arm, tmp_path / "inf", programs=arm.programs._replace(iterate=iterate))
+    with pytest.raises(NonFiniteTraining, match=r"^value_loss is not finite \(inf\), at iter.* 1;"):
+        overflowing.train(resume=False)
+    assert (tmp_path / "inf" / "nonfinite" / "1").exists()
 
 
 def test_a_foreign_checkpoint_is_refused(arm, finished, tmp_path):

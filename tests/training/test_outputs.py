@@ -10,23 +10,12 @@ from PIL import Image
 
 from jaxagent.training.audit import Audit
 from jaxagent.training.config import RunConfig
-from jaxagent.training.metrics import MetricsLog, bootstrap_interval, read_metrics
+from jaxagent.training.metrics import MetricsLog, read_metrics
 from jaxagent.training.plots import plot_curves, plot_paths
 from jaxagent.training.render import write_gif, write_html
 from jaxagent.training.run_folder import open_run_folder, write_config
 from jaxagent.training.trials import steps_to_reach
 from jaxagent.types import Skeleton
-
-
-def test_the_bootstrap_interval_covers_the_mean():
-    """A nominal 95 % interval of 20 normal numbers; percentile bootstraps run a little short."""
-    generator = np.random.default_rng(0)
-    hits = 0
-    for _ in range(300):
-        low, high = bootstrap_interval(generator.normal(3.0, 2.0, 20), draws=400)
-        hits += low <= 3.0 <= high
-    assert 0.88 <= hits / 300 <= 0.98
-    assert bootstrap_interval(np.array([5.0])) == (5.0, 5.0)
 
 
 def test_records_are_strict_json_and_resume_cuts_what_comes_later(tmp_path):

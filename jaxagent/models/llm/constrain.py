@@ -29,6 +29,10 @@ _LIST_LIMIT = 128
 _UNREACHABLE = np.iinfo(np.int32).max // 2
 
 
+class NothingToSay(ValueError):
+    """A set of no strings."""
+
+
 class Automaton(NamedTuple):
     """A deterministic automaton over tokens; state 0 is the start.
 
@@ -70,11 +74,11 @@ def automaton(edges: Sequence[tuple[np.ndarray, np.ndarray]], is_end: np.ndarray
         is_end: of each state, whether the string is complete there.
 
     Raises:
-        ValueError: the end cannot be reached from the start.
+        NothingToSay: the end cannot be reached from the start.
     """
     distance = _distances(edges, is_end)
     if distance[0] >= _UNREACHABLE:
-        raise ValueError("nothing can be said: no token sequence reaches an end")
+        raise NothingToSay("nothing can be said: no token sequence reaches an end")
     kept = distance < _UNREACHABLE
     is_whole = kept.all()
     renumbered = (np.cumsum(kept) - 1).astype(np.int32)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from jaxagent.models.llm.constrain import Automaton
+from jaxagent.models.llm.constrain import Automaton, NothingToSay
 from jaxagent.models.llm.constrain_bytes import (
     Pattern,
     TooLarge,
@@ -87,6 +87,8 @@ def json_schema(
         return lift(machine, spelled, end_token=end_token)
     except TooLarge as error:
         raise ValueError(f"{error}{writer.largest()}") from None
+    except NothingToSay:
+        raise ValueError("schema: permits nothing: its keywords contradict one another") from None
     except RecursionError:
         raise ValueError(f"schema: schemas may lie {MAX_DEPTH} deep inside one another") from None
 

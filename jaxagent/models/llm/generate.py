@@ -7,7 +7,6 @@ session.generate([history], config, generator.string_set(admissible_commands))
 generator.score(prompt, candidates)     # all candidates at once
 """
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -116,7 +115,8 @@ class Generator:
 
         Args:
             prompts: equal ones are read once.
-            sampling: of each prompt, or of all; row i then draws with seed + i.
+            sampling: of each prompt, or of all, whose rows then draw apart. Row 0 says what it says
+                alone.
             constraint: of each prompt, or of all.
 
         Raises:
@@ -183,6 +183,7 @@ class Session:
             raise ValueError(f"a session needs at least one row, found {batch}")
         self._generator, self._batch = generator, batch
         self._rows = generator.rows(bucket(batch, smallest=1))
+        self._turn = 0  # replies so far
 
     def generate(
         self,
@@ -194,7 +195,8 @@ class Session:
 
         Args:
             prompts: the whole history of each row.
-            sampling: of each row, or of all; row i then draws with seed + i.
+            sampling: of each row, or of all, whose rows then draw apart. Turns draw apart in either
+                case; the first is that of `Generator.generate`.
             constraint: of each row, or of all.
 
         Raises:
@@ -202,16 +204,18 @@ class Session:
         """
         if len(prompts) != self._batch:
             raise ValueError(f"prompts ({len(prompts)}) must be one for each row ({self._batch})")
+        is_shared = isinstance(sampling, SamplingConfig)
         if isinstance(sampling, SamplingConfig):
-            sampling = [
-                dataclasses.replace(sampling, seed=sampling.seed + row)
-                for row in range(self._batch)
-            ]
+            sampling = [sampling] * self._batch
         if constraint is None or isinstance(constraint, Automaton):
             constraint = [constraint] * self._batch
         asked = zip(prompts, sampling, constraint, strict=True)
-        requests = {row: self._generator.request(*each) for row, each in enumerate(asked)}
+        requests = {
+            row: self._generator.request(*each)._replace(row=row * is_shared, turn=self._turn)
+            for row, each in enumerate(asked)
+        }
         self._rows.start(requests)
+        self._turn += 1
         has_stops = any(r.sampling.stop_strings for r in requests.values())
         while self._rows.running:
             self._rows.step(_STOP_INTERVAL if has_stops else CAPACITY)

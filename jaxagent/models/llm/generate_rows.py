@@ -34,7 +34,7 @@ from jaxagent.models.llm.generate_steps import (
 from jaxagent.models.llm.generate_weights import Weights
 from jaxagent.models.llm.host_memory import give_back_memory
 from jaxagent.models.llm.load import LanguageModel
-from jaxagent.models.llm.sampling import SamplingConfig, stack_sampling
+from jaxagent.models.llm.sampling import Origin, SamplingConfig, stack_sampling
 from jaxagent.models.llm.scoring import (
     CandidateScores,
     CandidateTree,
@@ -307,7 +307,8 @@ class RowBatch:
         asked = [reply.request if reply else None for reply in self.replies]
         configs = [request.sampling if request else _IDLE for request in asked]
         stops = [request.stop_tokens if request else () for request in asked]
-        self._sampling = stack_sampling(configs, stops)
+        origins = [request.origin if request else Origin() for request in asked]
+        self._sampling = stack_sampling(configs, stops, origins)
         fresh = new_rows(
             np.array([config.max_new_tokens for config in configs]),
             self._constraints.starts,

@@ -122,14 +122,29 @@ class LoRA:
         return [path for path in linear if path[-1] in self.targets]
 
 
-def save_lora(folder: str | Path, config: LlamaConfig, lora: LoRA, adapters: Adapters) -> None:
-    """Write `adapter_config.json` and `adapter_model.safetensors`, which PEFT reads."""
+def save_lora(
+    folder: str | Path,
+    config: LlamaConfig,
+    lora: LoRA,
+    adapters: Adapters,
+    *,
+    base: str | None = None,
+) -> None:
+    """Write `adapter_config.json` and `adapter_model.safetensors`, which PEFT reads.
+
+    Args:
+        folder: made if it is not there.
+        config: of the model.
+        lora: how the adapters are added.
+        adapters: of this model.
+        base: name or folder of the model that they belong to, for whoever reads them.
+    """
     tensors = dict(_peft_tensors(config, adapters))
     specs = [TensorSpec(name, t.shape, t.dtype) for name, t in tensors.items()]
     described = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": None,
+        "base_model_name_or_path": base,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,

@@ -161,10 +161,57 @@ def test_equal_prompts_draw_apart_and_are_read_once(generator, monkeypatch):
     group = generator.generate([prompt] * 8, config)
     assert sizes == [1]
     assert len({tuple(reply.tokens.tolist()) for reply in group}) == 8
-    for row, reply in enumerate(group[:3]):
-        (alone,) = generator.generate([prompt], dataclasses.replace(config, seed=11 + row))
-        assert alone.tokens.tolist() == reply.tokens.tolist()
-        np.testing.assert_allclose(alone.behaviour_log_prob, reply.behaviour_log_prob, atol=1e-4)
+    (alone,) = generator.generate([prompt], config)
+    assert alone.tokens.tolist() == group[0].tokens.tolist()
+    np.testing.assert_allclose(alone.behaviour_log_prob, group[0].behaviour_log_prob, atol=1e-4)
+
+
+def said(replies):
+    return {tuple(reply.tokens.tolist()) for reply in replies}
+
+
+def test_seeds_rows_and_turns_draw_apart(generator):
+    """So hot that the noise alone decides: what shares it would be the same, word for word."""
+    hot = dataclasses.replace(FREE, temperature=1e6, max_new_tokens=8)
+    prompts = prompts_of([12] * 4)
+    groups = [
+        generator.generate(prompts, dataclasses.replace(hot, seed=seed)) for seed in (0, 1, 2**32)
+    ]
+    assert len(said(reply for group in groups for reply in group)) == 12
+    (again,) = generator.generate(prompts[:1], hot)
+    assert said([again]) == said(groups[0][:1])
+    # Turns, of a history that grows or stands still; and a session is the same every time.
+    sessions = []
+    for _ in range(2):
+        session, history, turns = generator.session(), prompts[0], []
+        for grows in (True, True, False, False):
+            turns += session.generate([history], hot)
+            history = [*history, *turns[-1].tokens.tolist()] if grows else history
+        sessions.append(turns)
+        assert len(said(turns)) == 4
+    assert said(sessions[0]) == said(sessions[1])
+    assert said(sessions[0][:1]) == said([again])
+
+
+def test_turns_of_a_batcher_draw_apart_and_the_same_request_says_the_same(generator):
+    hot = dataclasses.replace(FREE, temperature=1e6, max_new_tokens=8)
+    batcher, (prompt, other) = generator.batcher(rows=2), prompts_of([12, 30])
+
+    def ask(prompt, beside=()):
+        number = batcher.submit(prompt, hot)
+        for each in beside:
+            batcher.submit(each, hot)
+        while batcher.is_busy:
+            done = batcher.step(8)
+            if number in done and done[number].completion:
+                reply = done[number].completion
+        return reply.tokens.tolist()
+
+    first = ask(prompt)
+    second = ask([*prompt, *first])
+    assert first != second
+    assert ask(prompt, [other]) == first
+    assert [first] == [generator.generate([prompt], hot)[0].tokens.tolist()]
 
 
 def test_a_row_says_the_same_whoever_is_beside_it(generator):
