@@ -19,6 +19,7 @@ from jaxagent.models.llm.constrain import Automaton
 from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.generate_reply import Completion
 from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.models.llm.tokenizer import encode_chat
 from jaxagent.serve.chat_api import Answer, ApiError, ChatRequest, read_request
 from jaxagent.serve.engine import Engine, EngineFailure, QueueFull, Ticket
 
@@ -103,14 +104,12 @@ class Service:
 
     def _encode(self, messages: list[dict[str, str]]) -> list[int]:
         try:
-            text = self._generator.model.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
-            )
+            tokens = encode_chat(self._generator.model.tokenizer, messages)
         # Templates raise what they like, of jinja's own, for orders of roles they do not know.
         except Exception as error:
             message = f"the chat template refuses the messages: {error}"
             raise ApiError(400, message, param="messages") from None
-        return self._generator.encode(str(text))
+        return self._generator.encode(tokens)
 
     def _constraint(self, schema: Mapping[str, Any]) -> Automaton:
         key = json.dumps(schema)

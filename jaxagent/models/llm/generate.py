@@ -14,7 +14,13 @@ from typing import Any, cast
 from jaxagent.models.llm.batching import Batcher
 from jaxagent.models.llm.constrain import Automaton, Packer, bucket
 from jaxagent.models.llm.constrain_json import json_schema
-from jaxagent.models.llm.constrain_text import Rule, encode, string_set, verb_object_grammar
+from jaxagent.models.llm.constrain_text import (
+    Rule,
+    encode,
+    encode_following,
+    string_set,
+    verb_object_grammar,
+)
 from jaxagent.models.llm.constrain_tokens import TokenBytes, token_bytes
 from jaxagent.models.llm.generate_reply import Completion, Prompt, Request
 from jaxagent.models.llm.generate_rows import RowBatch
@@ -234,5 +240,11 @@ class Session:
         if self._batch != 1:
             raise ValueError(f"score needs a session of one row, found {self._batch}")
         generator = self._generator
-        tree = candidate_tree([generator.encode(candidate) for candidate in candidates])
+        tokenizer = generator.model.tokenizer
+        tree = candidate_tree(
+            [
+                encode_following(tokenizer, c) if isinstance(c, str) else generator.encode(c)
+                for c in candidates
+            ]
+        )
         return self._rows.score(generator.encode(prompt), tree, generator.end_token)

@@ -41,6 +41,20 @@ _TOP_NAMES = {
 }
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 _MOST_VALUES = 1 << 48
+# Fields of other models of the same name, which change what is computed.
+_NOT_COMPUTED = (
+    "expert_count",
+    "attention.scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "logit_scale",
+    "embedding_scale",
+    "residual_scale",
+    "use_parallel_residual",
+    "rope.scaling.yarn_log_multiplier",
+)
 
 
 class GGUF(NamedTuple):
@@ -169,8 +183,11 @@ def config_from_gguf(file: GGUF) -> LlamaConfig:
             )
         return float(value)
 
-    if fields.get("expert_count"):
-        raise ValueError(f"{file.path}: mixture of experts is not supported")
+    for name in _NOT_COMPUTED:
+        if fields.get(name):
+            raise ValueError(
+                f"{file.path}: {architecture}.{name} ({fields[name]!r:.60}) is not supported"
+            )
     heads, hidden = whole("attention.head_count"), whole("embedding_length")
     described = {
         "model_type": architecture,
@@ -191,11 +208,28 @@ def config_from_gguf(file: GGUF) -> LlamaConfig:
         "qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
         "tie_embeddings": "output.weight" not in file.tensors,
     }
+    described["head_dim"] = _head_dim(file, fields, described["head_dim"])
     try:
         config = LlamaConfig(**described)
     except ValueError as error:
         raise ValueError(f"{file.path}: {error}") from None
     return _with_llama3_scaling(file, config)
+
+
+def _head_dim(file: GGUF, fields: dict[str, Any], size: int) -> int:
+    """The size, where all that else is said of a head agrees with it."""
+    for name in ("attention.value_length", "rope.dimension_count"):
+        if fields.get(name, size) != size:
+            raise ValueError(
+                f"{file.path}: {name} ({fields[name]!r:.60}) must be the size of a head ({size})"
+            )
+    window, length = fields.get("attention.sliding_window"), fields.get("context_length")
+    if window and (type(window) is not int or type(length) is not int or window < length):
+        raise ValueError(
+            f"{file.path}: attention.sliding_window ({window!r:.60}) below the context is not "
+            "supported"
+        )
+    return size
 
 
 def _shape(file: GGUF, name: str) -> tuple[int, ...]:

@@ -86,7 +86,9 @@ def _list(
     if values is None:
         raise ValueError(f"the metadata lacks {_KEY}{name}")
     if not isinstance(values, list) or not all(isinstance(v, kind) for v in values):
-        raise ValueError(f"{_KEY}{name} must be a list of {'strings' if kind is str else 'numbers'}")
+        raise ValueError(
+            f"{_KEY}{name} must be a list of {'strings' if kind is str else 'numbers'}"
+        )
     if length is not None and len(values) != length:
         raise ValueError(f"{_KEY}{name} ({len(values)}) must be one for each token ({length})")
     return values

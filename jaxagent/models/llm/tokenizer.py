@@ -1,6 +1,7 @@
 """Tokenisers: a small one trained from text, those of folders, and how a chat is encoded."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -111,3 +112,110 @@ def first_line(error: BaseException) -> str:
     """What an error says in its first line; its class where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
+
+
+def encode_chat(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]
+) -> list[int]:
+    """A conversation as the model was trained to read it, up to where its own turn begins.
+
+    Control tokens come from the chat template alone: one that is spelled out in a message, such as
+    `<|im_end|>`, is encoded as the plain text that it is there.
+
+    Args:
+        tokenizer: of the model; with a chat template.
+        messages: role, content and what else the template reads.
+
+    Returns:
+        Token ids of the prompt.
+
+    Raises:
+        Exception: whatever the template raises for messages that it does not know.
+    """
+    added = {token: item.content for token, item in tokenizer.added_tokens_decoder.items()}
+    special = _spelling(i.content for i in tokenizer.added_tokens_decoder.values() if i.special)
+    every = _spelling(added.values())
+    aliases = _Aliases(repr(messages))
+    hidden = [
+        # Reasoning and calls of tools, which a model's own turns may hold, are not special.
+        aliases.hide(message, special if message.get("role") == "assistant" else every)
+        for message in messages
+    ]
+    text = str(tokenizer.apply_chat_template(hidden, add_generation_prompt=True, tokenize=False))
+    if not aliases.of_character:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    ids: list[int] = []
+    done = 0
+    for found in [*every.finditer(text), None]:
+        plain = text[done : found.start() if found else len(text)]
+        ids += _encode_plain(tokenizer, plain, aliases, added.keys())
+        if found:
+            ids += tokenizer.encode(found[0], add_special_tokens=False)
+            done = found.end()
+    return ids
+
+
+def _spelling(tokens: Iterable[str]) -> re.Pattern:
+    longest_first = sorted(filter(None, tokens), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+class _Aliases:
+    """Characters of private use that stand for others while the template is at work.
+
+    Args:
+        text: in which none of them may occur.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._free = (chr(c) for c in range(0xF0000, 0xFFFFD) if chr(c) not in text)
+        self.of_character: dict[str, str] = {}
+
+    def hide(self, value: Any, tokens: re.Pattern) -> Any:
+        """A message in which no text spells a token: its first character has an alias."""
+        if isinstance(value, str):
+            # Again, where what is left over spells another one.
+            while tokens.search(value):
+                value = tokens.sub(lambda found: self._alias(found[0][0]) + found[0][1:], value)
+            return value
+        if isinstance(value, Mapping):
+            return {key: self.hide(each, tokens) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide(each, tokens) for each in value]
+        return value
+
+    def _alias(self, character: str) -> str:
+        if character not in self.of_character:
+            self.of_character[character] = next(self._free)
+        return self.of_character[character]
+
+    def show(self, text: str) -> str:
+        """The text as it was."""
+        return text.translate({ord(alias): c for c, alias in self.of_character.items()})
+
+
+def _encode_plain(
+    tokenizer: PreTrainedTokenizerBase, text: str, aliases: _Aliases, added: Collection[int]
+) -> list[int]:
+    """A text without control tokens, whatever it spells."""
+    shown = aliases.show(text)
+    ids = tokenizer.encode(shown, add_special_tokens=False, split_special_tokens=True)
+    if not any(token in added for token in ids):
+        return list(ids)
+    # Tokens that were added without being special are found nevertheless: cut them apart.
+    cuts = re.split(f"(?<=[{''.join(aliases.of_character.values())}])", text)
+    return [
+        token
+        for part in map(aliases.show, cuts)
+        for token in tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True)
+    ]
+
+
+def text_before(tokenizer: Any) -> str:
+    """What must stand before a text so that its first space is kept; "" for most.
+
+    SentencePiece puts a space before a text and takes one away when it decodes: right for whole
+    texts, not for what goes on from others. Behind a line end neither happens.
+    """
+    letter = tokenizer.encode("a", add_special_tokens=False)
+    return "" if tokenizer.decode([*letter, *letter]) == "aa" else "\n"

@@ -1,5 +1,6 @@
 """Tokenisers of GGUF files: pieces of SentencePiece, llama.cpp's default, and broken metadata."""
 
+import itertools
 import random
 
 import pytest
@@ -37,7 +38,9 @@ def by_score(metadata, text: str) -> list[str]:
     parts = list("▁" + text.replace(" ", "▁"))
     while True:
         pairs = [
-            (scores[a + b], -i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in scores
+            (scores[a + b], -i)
+            for i, (a, b) in enumerate(itertools.pairwise(parts))
+            if a + b in scores
         ]
         if not pairs:
             break
