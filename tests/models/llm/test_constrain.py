@@ -21,7 +21,12 @@ from jaxagent.models.llm.constrain_bytes import (
     sequence,
 )
 from jaxagent.models.llm.constrain_json import NumberFormat, json_schema
-from jaxagent.models.llm.constrain_text import encode, string_set, verb_object_grammar
+from jaxagent.models.llm.constrain_text import (
+    encode,
+    encode_following,
+    string_set,
+    verb_object_grammar,
+)
 from jaxagent.models.llm.constrain_tokens import TokenBytes, lift, token_bytes
 from tests.models.llm.random_models import COMMANDS, byte_tokenizer, piece_tokenizer
 
@@ -71,16 +76,18 @@ def random_walk(a: Automaton, rng: random.Random, budget: int) -> list[int]:
 
 def test_a_set_of_strings_has_one_path_for_each_string(tokenizer):
     end = tokenizer.eos_token_id
+
+    def following(text):
+        return encode_following(tokenizer, text)
+
     found = paths(string_set(tokenizer, [*COMMANDS, *COMMANDS[:3]], end_token=end))
     assert sorted(said(tokenizer, p) for p in found) == sorted(COMMANDS)
     for path in found:
         text = said(tokenizer, path)
-        assert [t for t in path if t != end] == encode(tokenizer, text)
+        assert [t for t in path if t != end] == encode_following(tokenizer, text)
         # Exactly those that another one goes on from are closed by the end token.
         is_beginning = any(
-            encode(tokenizer, c)[: len(encode(tokenizer, text))] == encode(tokenizer, text)
-            for c in COMMANDS
-            if c != text
+            following(c)[: len(following(text))] == following(text) for c in COMMANDS if c != text
         )
         assert (path[-1] == end) == is_beginning
     assert any(p[-1] == end for p in found)
@@ -101,7 +108,8 @@ def test_a_grammar_is_the_product_of_its_slots(tokenizer):
     assert len(found) == len(expected)
     for path in found:
         text = said(tokenizer, path)
-        assert [t for t in path if t != tokenizer.eos_token_id] == encode(tokenizer, text)
+        spoken = [t for t in path if t != tokenizer.eos_token_id]
+        assert spoken == encode_following(tokenizer, text)
 
 
 def test_a_grammar_needs_states_for_phrases_not_sentences():
@@ -411,6 +419,30 @@ def test_bytes_of_every_token(tokenizer):
     joined = b"".join(spelled[t] for t in encode(tokenizer, text)).decode()
     assert joined.removeprefix(" ") == text
     assert spelled[tokenizer.eos_token_id] == b""
+
+
+def test_an_entry_outside_the_byte_alphabet_is_what_the_decoder_makes_of_it():
+    from tokenizers import AddedToken, Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    described = json.loads(byte_tokenizer().backend_tokenizer.to_str())
+    strange = ["日本", "a b", "<|extra|>"]
+    size = len(described["model"]["vocab"])
+    described["model"]["vocab"] |= {text: size + n for n, text in enumerate(strange)}
+    odd = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(described)), eos_token="<|im_end|>"
+    )
+    odd.add_tokens([AddedToken("é", special=False), AddedToken("<|new|>", special=True)])
+    spelled = token_bytes(odd)
+    for token in range(len(odd)):
+        if token not in odd.all_special_ids and spelled[token].isascii():
+            assert odd.decode([token]) == spelled[token].decode(), token
+    assert [spelled[size + n].decode() for n in range(3)] == strange
+    # The decoder reads added tokens in its alphabet, too: é is the byte E9.
+    assert (spelled[odd.convert_tokens_to_ids("é")], odd.decode([size + 3])) == (b"\xe9", "\ufffd")
+    assert spelled[odd.convert_tokens_to_ids("<|new|>")] == b""
+    a = json_schema(odd, {"type": "string", "maxLength": 3}, end_token=odd.eos_token_id)
+    assert accepts(a, encode(odd, '"') + [size] + encode(odd, '"'), odd.eos_token_id)
 
 
 def test_a_tokeniser_of_unknown_kind_is_refused():
