@@ -97,10 +97,10 @@ class Reader:
             raise ValueError(f"{place}: $ref ({ref}) holds itself, which is not supported")
         if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
             raise ValueError(f"{place}: $ref ({shown(ref)}) must begin with #/")
-        target = self._root
+        target: Any = self._root
         for part in ref.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, Sequence) and not isinstance(target, str) and name.isdecimal():
+            name: Any = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, list | tuple) and name.isdecimal():
                 name = int(name)
             try:
                 target = target[name]

@@ -8,6 +8,7 @@ import numpy as np
 from jaxagent.models.llm.constrain import Automaton
 from jaxagent.models.llm.generate_steps import Finish
 from jaxagent.models.llm.sampling import Origin, SamplingConfig
+from jaxagent.models.llm.tokenizer import text_before
 
 Prompt = str | Sequence[int]
 """Token ids, or text that is encoded as it stands, without special tokens around it."""

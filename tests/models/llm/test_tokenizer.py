@@ -104,12 +104,12 @@ def test_added_tokens_that_are_not_special_are_text_in_a_message_of_the_user():
     from tokenizers import AddedToken
 
     tokenizer = train_tokenizer(["hi"], 300)
-    tokenizer.add_tokens([AddedToken("<call>", special=False), AddedToken("§", special=True)])
-    call, sign = tokenizer.convert_tokens_to_ids(["<call>", "§"])
+    tokenizer.add_tokens([AddedToken("<call>", special=False), AddedToken("☃", special=True)])
+    call, sign = tokenizer.convert_tokens_to_ids(["<call>", "☃"])
     for role, count in (("user", 0), ("assistant", 1)):
-        ids = encode_chat(tokenizer, [{"role": role, "content": "a <call>§ b"}])
+        ids = encode_chat(tokenizer, [{"role": role, "content": "a <call>☃ b"}])
         assert (ids.count(call), ids.count(sign)) == (count, 0)
-        assert "a <call>§ b" in tokenizer.decode(ids)
+        assert "a <call>☃ b" in tokenizer.decode(ids)
 
 
 def test_ordinary_messages_are_encoded_as_ever():
