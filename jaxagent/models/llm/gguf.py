@@ -189,6 +189,7 @@ def config_from_gguf(file: GGUF) -> LlamaConfig:
                 f"{file.path}: {architecture}.{name} ({fields[name]!r:.60}) is not supported"
             )
     heads, hidden = whole("attention.head_count"), whole("embedding_length")
+    most, scaling = whole("context_length"), _scaling(file, fields)
     described = {
         "model_type": architecture,
         "vocab_size": _shape(file, "token_embd.weight")[0],
@@ -198,9 +199,9 @@ def config_from_gguf(file: GGUF) -> LlamaConfig:
         "num_heads": heads,
         "num_kv_heads": whole("attention.head_count_kv", heads),
         "head_dim": whole("attention.key_length", max(hidden // heads, 1)),
-        "max_positions": whole("context_length"),
+        "max_positions": most if scaling is None else scaling.stretched(most),
         "rope_theta": positive("rope.freq_base", 10_000.0),
-        "rope_scaling": _scaling(file, fields),
+        "rope_scaling": scaling,
         "norm_epsilon": float(f"{positive('attention.layer_norm_rms_epsilon'):.6g}"),  # was float32
         "qkv_bias": "blk.0.attn_q.bias" in file.tensors,
         "output_bias": "blk.0.attn_output.bias" in file.tensors,

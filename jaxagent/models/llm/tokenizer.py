@@ -1,7 +1,7 @@
 """Tokenisers: a small one trained from text, those of folders, and how a chat is encoded."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,9 @@ def first_line(error: BaseException) -> str:
 
 
 def encode_chat(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]]
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, Any]],
+    render: Callable[[list[dict[str, Any]]], str] | None = None,
 ) -> list[int]:
     """A conversation as the model was trained to read it, up to where its own turn begins.
 
@@ -126,6 +128,7 @@ def encode_chat(
     Args:
         tokenizer: of the model; with a chat template.
         messages: role, content and what else the template reads.
+        render: puts the messages into the chat template; None does no more than that.
 
     Returns:
         Token ids of the prompt.
@@ -142,7 +145,11 @@ def encode_chat(
         aliases.hide(message, special if message.get("role") == "assistant" else every)
         for message in messages
     ]
-    text = str(tokenizer.apply_chat_template(hidden, add_generation_prompt=True, tokenize=False))
+    if render is None:
+        options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": False}
+        text = str(tokenizer.apply_chat_template(hidden, **options))
+    else:
+        text = render(hidden)
     if not aliases.of_character:
         return list(tokenizer.encode(text, add_special_tokens=False))
     ids: list[int] = []
