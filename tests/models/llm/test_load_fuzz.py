@@ -137,7 +137,7 @@ def test_adapters(tmp_path):
         ({"llama.attention.head_count_kv": [4, 4]}, r"head_count_kv \(\[4, 4\]\) must be"),
         ({"llama.context_length": None}, r"metadata lacks llama\.context_length"),
         ({"llama.rope.freq_base": -1.0}, r"llama\.rope\.freq_base \(-1\.0\) must be"),
-        ({"llama.rope.dimension_count": 8}, r"rope\.dimension_count \(8\) must be the size"),
+        ({"llama.rope.dimension_count": 4}, r"rope\.dimension_count \(4\) must be the size"),
         ({"llama.logit_scale": 2.0}, r"llama\.logit_scale \(2\.0\) is not supported"),
         ({"llama.attention.sliding_window": 8}, r"sliding_window \(8\) below"),
     ],
