@@ -44,11 +44,11 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> PreTrainedTokenizerFast:
             "(SentencePiece)"
         )
     tokens = _list(metadata, "tokens", str)
+    if not tokens:
+        raise ValueError(f"{_KEY}tokens must hold at least one token")
     kinds = (
         _list(metadata, "token_type", int, len(tokens)) if f"{_KEY}token_type" in metadata else []
     )
-    if not tokens:
-        raise ValueError(f"{_KEY}tokens must hold at least one token")
     special = {role: _special(metadata, role, tokens) for role in _ROLES}
     template = metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):

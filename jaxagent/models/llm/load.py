@@ -35,7 +35,7 @@ PACKAGED: dict[str, tuple[str, str]] = {
 """Models that a Python package carries: name -> (package, file in it)."""
 
 # Of what a GGUF file becomes: raised where another folder is made of the same file.
-_CONVERSION = 2
+_CONVERSION = 3
 
 SPECIAL_ROLES = ("bos", "eos", "pad")
 
