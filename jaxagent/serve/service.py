@@ -15,6 +15,7 @@ from jaxagent.models.llm.constrain_bytes import compile_pattern, lift
 from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.generate_reply import Completion
 from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.models.llm.tokenizer import encode_chat
 from jaxagent.serve.answers import Said
 from jaxagent.serve.engine import Engine, EngineFailure
 from jaxagent.serve.fields import ApiError
@@ -101,8 +102,12 @@ class Service:
         wanted, tools = request.wanted, request.tools
 
         def encode() -> list[int]:
-            text = self._prompts.render(request.messages, tools)
-            return self._generator.encode(text)
+            tokens = encode_chat(
+                self._generator.model.tokenizer,
+                request.messages,
+                lambda messages: self._prompts.render(messages, tools),
+            )
+            return self._generator.encode(tokens)
 
         with _named("messages"):
             prompt = await self._in(self._texts, encode)
