@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from jaxagent.models.llm.batching import Progress
 from jaxagent.models.llm.constrain import Automaton
-from jaxagent.models.llm.constrain_bytes import compile_pattern, lift
 from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.generate_reply import Completion
 from jaxagent.models.llm.sampling import SamplingConfig
@@ -117,7 +116,7 @@ class Service:
             if request.schema is not None:
                 constraint = await self._schema(request.schema)
             elif request.any_object:
-                constraint = await self._built("any object", self._any_object)
+                constraint = await self._schema(any_object())
         if tools.offered:
             calls = await self._plan(tools)
         first = Choice(prompt, wanted.sampling(room), wanted, constraint, calls)
@@ -322,11 +321,6 @@ class Service:
     async def _schema(self, schema: Mapping[str, Any]) -> Automaton:
         key = json.dumps(schema)
         return await self._built(key, lambda: self._generator.json_schema(schema))
-
-    def _any_object(self) -> Automaton:
-        generator = self._generator
-        machine = compile_pattern(any_object())
-        return lift(machine, generator.token_bytes, end_token=generator.end_token)
 
     async def _built(self, key: str, build: Callable[[], Automaton]) -> Automaton:
         """An automaton, or why there is none; both are remembered, equal schemas wait together."""
