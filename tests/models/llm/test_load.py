@@ -332,6 +332,6 @@ def test_the_end_of_a_turn_in_a_gguf_file_is_read(tmp_path, monkeypatch):
     file = open_gguf(tmp_path / "small.gguf")
     assert file.metadata["tokenizer.ggml.eos_token_id"] >= 0
     ends = {"eos": 3, "eot": 5, "eom": 10**6}
-    file.metadata.update({f"tokenizer.ggml.{name}_token_id": n for name, n in ends.items()})
+    file.metadata.update({f"tokenizer.ggml.{name}_token_id": ends[name] for name in ends})
     monkeypatch.setattr(load, "open_gguf", lambda path: file)
     assert load_model(tmp_path / "small.gguf").end_tokens == (3, 5)
