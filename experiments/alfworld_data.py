@@ -191,7 +191,7 @@ def human_words(paths: Sequence[Path], least: int = 3) -> list[str]:
     return sorted(word for word, count in counts.items() if count >= least)
 
 
-_NAME = re.compile(r"\b([a-z]+) (\d+)\b")
+_NAME = re.compile(r"\b([a-z]+) ([0-9]{1,9})\b")
 
 
 def renumbered(episode: LabelledEpisode, rng: random.Random) -> LabelledEpisode:

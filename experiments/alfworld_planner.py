@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -98,7 +99,8 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
         initial = _initial_params(config.initial, imitation, tokenizer)
         return Learner(imitation, tokenizer, initial, None, None)
     source = "smollm2-135m" if config.preset == "smollm2" else config.preset.removeprefix("hf:")
-    base = load_model(source)
+    # What is not learnt needs no more digits than it is computed with.
+    base = load_model(source, dtype=config.dtype if config.lora_rank else "float32")  # type: ignore[arg-type]
     model = dataclasses.replace(base.config, dtype=config.dtype, remat=True)
     lora = None
     if config.lora_rank:
@@ -115,7 +117,7 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
             f"row_tokens ({config.row_tokens}): episodes may have {longest} tokens, twice as many; "
             f"the context of preset ({config.preset}) has {model.max_positions}"
         )
-    tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size)
+    tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size, base.end_tokens)
     initial, frozen = (None, base.params) if lora else (base.params, None)
     return Learner(imitation, tokenizer, initial, frozen, source)
 
@@ -324,13 +326,19 @@ class Run:
         """One round: the planner plays train games, the expert labels what it has visited."""
         share = self.config.dagger_games / max(len(self.games.split.train), 1)
         paths = [p for p in self.games.split.train if share_below(f"{number}/{p}", share)]
+        paths = paths[: self.config.dagger_games]
         made, first = self.games.generated, (number - 1) * self.config.dagger_games
         games = [load_game(path) for path in paths] or [*made[first:], *made[:first]]
         games = games[: self.config.dagger_games]
-        episodes = play_games(self.player(params), games, horizon=self.config.horizon)
+        goals = [""] * len(games)
+        if self.config.goals == "human":
+            rng = random.Random(f"visited-{self.config.run.seed}-{number}")
+            goals[: len(paths)] = [rng.choice(human_goals(path)) for path in paths]
+        episodes = play_games(self.player(params), games, goals, self.config.horizon)
         labelled = [label_episode(game, each) for game, each in zip(games, episodes)]
         # The next chunk may be made already.
-        self.visited.add(position.chunk + 2, [LabelledEpisode(*each) for each in labelled])
+        kept = [LabelledEpisode(*each) for each in labelled]
+        self.visited.add(position.chunk + 2, kept, number)
         won = sum(each.won for each in episodes)
         self.reporter.say(f"round {number}: played {len(games)} train games, won {won}")
 

@@ -153,10 +153,10 @@ def _off_policy(
     run = config.run
     course: Any = simulator.simulator
     spec = arrival_spec(simulator, course.simulator.spec.state_indices, course.radius)
-    buffer = config.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+    buffer = config.sac.sizes(run.num_envs, run.unroll_length)
     return OffPolicyTrainer(
         agent=SACHER(config.sac, spec, **sizes),
-        replay=Replay(buffer.rows, buffer.row_length, buffer.window),
+        replay=Replay(buffer.rows, buffer.row_length),
         groups=config.sac.sample_groups,
         warmup_iterations=buffer.warmup_iterations,
         remember=simulator.remember,

@@ -105,7 +105,7 @@ class SACManagerConfig(ManagerConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self.sac.sizes(self.run.num_envs, self.run.unroll_length, self.run.episode_length)
+        self.sac.sizes(self.run.num_envs, self.run.unroll_length)
         if self.correct_sub_goals and self.start_from is None:
             raise ValueError(
                 "correct_sub_goals (True) needs start_from: a run's own skill is frozen, and its "
@@ -135,10 +135,9 @@ def preset(algorithm: str = "ppo", flat: bool = False) -> ManagerConfig:
         num_evaluations=6, evaluation_episodes=64,
     )  # fmt: skip
     if algorithm == "sac":
-        # A decision is the outcome of many steps of physics: it is worth learning from often, and
-        # windows of one decision each make batches of what is not alike.
+        # A decision is the outcome of many steps of physics: it is worth learning from often.
         sac = SACConfig(
-            discount_factor=0.95, reward_scale=10.0, window=1, relabel_share=0.0,
+            discount_factor=0.95, reward_scale=10.0, relabel_share=0.0,
             updates_per_iteration=64, buffer_size=20_480, learning_starts=2_000,
         )  # fmt: skip
         run = dataclasses.replace(run, num_envs=64)

@@ -17,7 +17,7 @@ import numpy as np
 from envs.brax_env import BraxSimulator
 from envs.difficulty import set_difficulty
 from envs.goals import GoalSimulator, goal_simulator, goal_task
-from envs.randomise import RandomisedBrax
+from envs.randomise import Randomisation, RandomisedBrax
 from envs.skeleton import skeleton
 from envs.vector import VectorEnv
 from experiments.skills_config import (
@@ -74,29 +74,33 @@ def simulators(config: SkillsConfig) -> tuple[GoalSimulator, GoalSimulator]:
     Raises:
         ValueError: the configuration asks for a goal space that cannot be.
     """
-    changes = config.goals.changes
     task = goal_task(config.task)
     if not config.randomisation.ranges:
-        training = goal_simulator(config.task, config.backend, **changes)
+        training = goal_simulator(config.task, config.backend, spec=config.spec())
         return training, dataclasses.replace(training, spec=_evaluated(training.spec))
-    plain: Any = task.make(config.backend or task.backend)
+    backend = config.backend or task.backend
     # Before a curriculum has set anything, its first episodes are of the model as it is.
     begin = 1.0 if config.difficulty.curriculum == "off" else 0.0
     training, evaluated = (
         goal_simulator(
             config.task,
-            config.backend,
-            RandomisedBrax(
-                plain.environment,
-                plain.backend,
-                randomisation=config.randomisation,
-                strength=strength,
-            ),
-            **changes,
+            backend,
+            randomised_body(config.task, backend, config.randomisation, strength),
+            spec=config.spec(),
         )
         for strength in (begin, 1.0)
     )
     return training, dataclasses.replace(evaluated, spec=_evaluated(evaluated.spec))
+
+
+def randomised_body(
+    task: str, backend: str, randomisation: Randomisation, strength: float
+) -> RandomisedBrax:
+    """The body of a task with physics drawn at every reset."""
+    plain: Any = goal_task(task).make(backend)
+    return RandomisedBrax(
+        plain.environment, plain.backend, randomisation=randomisation, strength=strength
+    )
 
 
 def _evaluated(spec: GoalSpec) -> GoalSpec:
@@ -224,10 +228,10 @@ def build(config: SkillsConfig, layout: Layout) -> Trainer:
         return Trainer(agent=make_ppo(config, training), **common)
     if not isinstance(config, SACSkillsConfig):
         raise ValueError(f"algorithm ({config.algorithm}) must be among those that are known")
-    sizes = config.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+    sizes = config.sac.sizes(run.num_envs, run.unroll_length)
     return OffPolicyTrainer(
         agent=make_sac(config, training),
-        replay=Replay(sizes.rows, sizes.row_length, sizes.window),
+        replay=Replay(sizes.rows, sizes.row_length),
         groups=config.sac.sample_groups,
         warmup_iterations=sizes.warmup_iterations,
         **common,

@@ -80,7 +80,8 @@ def save_planner(folder: Path, planner: Planner) -> None:
         kept = dataclasses.replace(planner.config, dtype=str(planner.params["embedding"].dtype))
         plain = planner.tokenizer.tokenizer
         (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
-        save_model(folder, LanguageModel(kept, planner.params, plain, folder.name))
+        ends = planner.tokenizer.end_tokens
+        save_model(folder, LanguageModel(kept, planner.params, plain, folder.name, ends))
         context = planner.context or planner.config.max_positions
         description |= {"context": context, "dtype": planner.config.dtype}
     else:
@@ -158,7 +159,7 @@ def _language_model(path: Path, description: Mapping[str, Any], style: Household
         config = dataclasses.replace(model.config, dtype=dtype)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    tokenizer = SubwordTokenizer(model.tokenizer, config.vocab_size)
+    tokenizer = SubwordTokenizer(model.tokenizer, config.vocab_size, model.end_tokens)
     made = _mapping(path, description, "made")
     return Planner(config, model.params, tokenizer, style, made, context)
 

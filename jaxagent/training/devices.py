@@ -126,10 +126,10 @@ def _launcher() -> str | None:
     """Who started this process as one of several; None where nobody did."""
     for name, (marks, counters) in _LAUNCHERS.items():
         ids = [os.environ.get(mark, "") for mark in marks]
-        if not all(id.isdigit() and int(id) < _FIRST_RESERVED_STEP for id in ids):
+        if not all(id.isdecimal() and int(id) < _FIRST_RESERVED_STEP for id in ids):
             continue
         value = next((os.environ[c] for c in counters if os.environ.get(c)), "")
-        count = int(value) if value.isdigit() else len(value.split(",")) if value else 1
+        count = int(value) if value.isdecimal() else len(value.split(",")) if value else 1
         if count > 1:
             return name
     return None

@@ -79,7 +79,7 @@ def run_files(folder: pathlib.Path) -> list[pathlib.Path]:
     Raises:
         ValueError: it is no run folder, or has no checkpoint.
     """
-    steps = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdigit()]
+    steps = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdecimal()]
     if not steps or not (folder / "config.yaml").exists():
         lacking = "checkpoints" if not steps else "config.yaml"
         raise ValueError(f"{folder} is not a run folder: it has no {lacking}")

@@ -22,7 +22,7 @@ from jaxagent.training.progress import Reporter
 from jaxagent.training.trainer import Evaluation, Programs, Trainer, TrainState
 
 OF_ENDED_EPISODES = {
-    "episode_return", "episode_length", "episode_success",
+    "episode_return", "episode_length", "episode_success", "episode_touched",
     "final_distance", "goals_reached", "steps_to_success", "guidance_correlation",
 }  # fmt: skip
 NO_CHECKPOINT = "no checkpoint yet: starting from the beginning"

@@ -27,7 +27,7 @@ from jaxagent.replay import Replay, Transition, transitions
 from jaxagent.rollout import collect
 from jaxagent.training.devices import AXIS
 from jaxagent.training.nonfinite import keep_stopped
-from jaxagent.training.trainer import Trainer, TrainState, episode_metrics, sharded
+from jaxagent.training.trainer import REWRITE, Trainer, TrainState, episode_metrics, sharded
 from jaxagent.types import Trajectory
 
 # (key, contents of one group [rows, L, ...], which of the steps were written [L]) -> (the contents
@@ -73,7 +73,7 @@ class OffPolicyTrainer(Trainer):
         """
 
         def one_seed(buffer: Any, key: PRNGKeyArray):
-            keys = self._streams(jax.random.fold_in(key, 2**31 - 1), self.groups)
+            keys = self._streams(jax.random.fold_in(key, REWRITE), self.groups)
             contents, written = self.replay.contents(buffer)
             contents, counts = jax.lax.map(
                 lambda group: function(*group), (keys, contents, written)

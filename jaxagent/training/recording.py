@@ -20,7 +20,7 @@ from jaxagent.agents.behaviour_cloning import (
 from jaxagent.models.archives import read_archive
 from jaxagent.rollout import collect
 from jaxagent.training.nonfinite import NonFiniteTraining
-from jaxagent.training.trainer import Trainer, TrainState
+from jaxagent.training.trainer import WARM_START, Trainer, TrainState
 from jaxagent.types import Env, Policy
 
 FORMAT = "jaxagent.recording.1"
@@ -187,7 +187,7 @@ def warm_start(
     Raises:
         NonFiniteTraining: the held-out loss is not finite at the end.
     """
-    keys = jax.vmap(lambda key: jax.random.fold_in(key, 2**31 - 1))(state.key)
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, WARM_START))(state.key)
     clone = functools.partial(clone_behaviour, trainer.agent, config=config)
     over_seeds = jax.vmap(
         lambda agent, key, seen: clone(agent, demonstrations=seen, key=key), (0, 0, None)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -66,7 +67,7 @@ def open_run_folder(run: RunConfig, prefix: str, resume: bool) -> pathlib.Path:
 def _numbers(root: pathlib.Path, prefix: str) -> list[int]:
     found = [path.parent.name for path in root.glob(f"{prefix}-*/{CONFIG_FILE}")]
     tails = [name.removeprefix(f"{prefix}-") for name in found]
-    return [int(tail) for tail in tails if tail.isdigit()]
+    return [int(tail) for tail in tails if re.fullmatch("[0-9]+", tail)]
 
 
 def _agree(number: int) -> int:
@@ -109,7 +110,7 @@ def write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
 
 def has_checkpoint(folder: pathlib.Path) -> bool:
     """Whether something of a run was saved, so that it does not begin at its beginning."""
-    return any(path.name.isdigit() for path in folder.glob("checkpoints/*"))
+    return any(path.name.isdecimal() for path in folder.glob("checkpoints/*"))
 
 
 def continued(

@@ -221,10 +221,40 @@ def test_the_audit_rings_once_when_the_total_rises_and_the_task_falls():
     assert rings(Audit(), down, down) == 0
 
 
-def test_noise_does_not_ring_the_audit():
+def remembering(generator, runs, memory, length=400):
+    """[runs, length] noise, correlated from one iteration to the next."""
+    noise = generator.normal(size=(runs, length))
+    for i in range(1, length):
+        noise[:, i] = memory * noise[:, i - 1] + np.sqrt(1 - memory**2) * noise[:, i]
+    return noise
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.9])
+@pytest.mark.parametrize("kind", ["apart", "added", "mirrored"])
+def test_noise_rings_the_audit_in_less_than_a_fiftieth_of_the_runs(kind, memory):
+    """As stated in its documentation; `added` is R_total = R_env + R_guidance, both noise."""
     generator = np.random.default_rng(1)
-    alarms = [rings(Audit(), *generator.normal(0, 1, (2, 200))) for _ in range(20)]
-    assert sum(alarm > 0 for alarm in alarms) <= 6
+    env, other = remembering(generator, 100, memory), remembering(generator, 100, memory)
+    total = {"apart": other, "added": env + other, "mirrored": -env}[kind]
+    alarms = sum(rings(Audit(), *pair) > 0 for pair in zip(total, env))
+    assert alarms <= 2
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.8])
+def test_slow_hacking_over_noise_rings_the_audit(memory):
+    """12 or 25 standard deviations in 400 iterations; nine of ten runs are caught."""
+    generator = np.random.default_rng(2)
+    env, other = remembering(generator, 20, memory), remembering(generator, 20, memory)
+    drift = np.linspace(0.0, 12.0 if memory == 0 else 25.0, 400)
+    caught = [rings(Audit(), t + drift, e - drift) > 0 for t, e in zip(other, env)]
+    assert sum(caught) >= 18
+
+
+def test_a_lost_iteration_and_a_constant_reward_do_not_ring_or_blind_the_audit():
+    up, down = np.linspace(0, 1, 80), np.linspace(1, 0, 80)
+    up[::7] = np.nan
+    assert rings(Audit(), up, down) == 1
+    assert rings(Audit(), np.full(90, 0.1), np.full(90, 0.3)) == 0
 
 
 def test_the_audit_goes_on_after_a_resume():
