@@ -22,7 +22,25 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxagent.planning.guidance import Guidance, GuidanceState
 from jaxagent.rollout import collect
 from jaxagent.training.devices import AXIS, Layout
+from jaxagent.training.nonfinite import keep_stopped
 from jaxagent.types import Env, EnvState, EnvStep, SimulatorState, Trajectory
+
+# What a run's own key is folded with, beside the numbers of its iterations: 2^31 - 1 and below.
+WARM_START, REWRITE = 2**31 - 1, 2**31 - 2
+
+
+class SeedKeys(NamedTuple):
+    """The streams of one seed. A key is split, folded or consumed: one of these, once."""
+
+    agent: PRNGKeyArray
+    environments: PRNGKeyArray
+    run: PRNGKeyArray
+    evaluation: PRNGKeyArray
+
+
+def seed_keys(seed: Int[Array, ""]) -> SeedKeys:
+    """All that is drawn from a seed, apart from each other."""
+    return SeedKeys(*jax.random.split(jax.random.key(seed), len(SeedKeys._fields)))
 
 
 class TrainState(struct.PyTreeNode, kw_only=True):
@@ -215,12 +233,12 @@ class Trainer:
         return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 
     def _init(self, seed: Int[Array, ""]) -> TrainState:
-        agent_key, env_key, run_key = jax.random.split(jax.random.key(seed), 3)
+        keys = seed_keys(seed)
         return TrainState(
-            agent=self.agent.init(agent_key),
-            env=self.env.reset(self._streams(env_key, self.num_envs)),
+            agent=self.agent.init(keys.agent),
+            env=self.env.reset(self._streams(keys.environments, self.num_envs)),
             guidance=self.guidance and self.guidance.init(self.num_envs // self.layout.size),
-            key=run_key,
+            key=keys.run,
             iteration=jnp.zeros((), jnp.int32),
         )
 
@@ -235,7 +253,8 @@ class Trainer:
             self.unroll_length,
         )
         guidance, reward, guidance_metrics = self._reward(state, trajectory)
-        agent, agent_metrics = self.agent.update(state.agent, trajectory, reward, update_key)
+        updated = self.agent.update(state.agent, trajectory, reward, update_key)
+        agent, agent_metrics = keep_stopped(state.agent, *updated)
         metrics = episode_metrics(trajectory) | guidance_metrics | agent_metrics
         state = state.replace(
             agent=agent, env=env, guidance=guidance, iteration=state.iteration + 1
@@ -252,7 +271,7 @@ class Trainer:
     def _evaluate(self, agent: Any, seed: Int[Array, ""]) -> Evaluation:
         """Play E episodes to their first end."""
         env, length = self.evaluation_env, self.evaluation_length
-        state = env.reset(self._streams(jax.random.key(seed), self.evaluation_episodes))
+        state = env.reset(self._streams(seed_keys(seed).evaluation, self.evaluation_episodes))
         count = state.elapsed.shape[0]
         first = jax.tree.map(lambda x: x[0], state.simulator)
         record = Evaluation(

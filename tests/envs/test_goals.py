@@ -16,8 +16,10 @@ from jaxagent.types import GoalSpec, PolicySample, Restartable, Simulator
 
 
 def near_here(key, features, reach):
-    sign = jax.random.rademacher(key, (1,), jnp.float32)
-    return features[:1] + sign * jax.random.uniform(key, (1,), minval=reach[0], maxval=reach[1])
+    sign_key, size_key = jax.random.split(key)
+    sign = jax.random.rademacher(sign_key, (1,), jnp.float32)
+    size = jax.random.uniform(size_key, (1,), minval=reach[0], maxval=reach[1])
+    return features[:1] + sign * size
 
 
 SPEC = GoalSpec(
