@@ -35,8 +35,8 @@ class CurriculumConfig:
     curriculum_step: float = 0.1
     """By how much the level moves at a time."""
     raise_success: float = 0.8
-    """Success from which staircase and adaptive move up: the mean of what episodes count as at their
-    end, which is the share of the goals drawn that was reached where reached goals are redrawn."""
+    """Success from which staircase and adaptive move up: the mean of what episodes count as at
+    their end; where reached goals are redrawn, the share of goals drawn that was reached."""
     lower_success: float = 0.4
     """Success below which adaptive moves down."""
     curriculum_episodes: int = 256
