@@ -128,8 +128,12 @@ class GoalSimulator:
         return state.replace(reward=reward, success=success, terminated=body.terminated | ends)
 
     def aim(self, state: SimulatorState, goal: Float[Array, " G"]) -> SimulatorState:
-        """The same episode with another goal from here on; what has happened stays counted."""
+        """The same episode with another goal from here on; what has happened stays counted.
+
+        The new goal was not held yet.
+        """
         _, _, outcome = _present(state)
+        outcome = outcome._replace(held=jnp.zeros_like(outcome.held))
         goal = jnp.asarray(goal, jnp.float32)
         aimed = self._state(state.physics, state.features, goal, outcome)
         return aimed.replace(

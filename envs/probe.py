@@ -148,7 +148,7 @@ def cliff(reward: str = "sparse") -> GoalSimulator:
     """A point on a line, a cliff a few steps behind it, a goal many steps ahead.
 
     A step moves it by a tenth of the action; it starts within 0.3 of the origin, falls below
-    `CLIFF`, and has to come within 0.2 of a goal 3 to 4 ahead. An agent to which the end of an
+    `CLIFF`, and has to come within 0.2 of a goal 1.5 to 2 ahead. An agent to which the end of an
     episode is worth more than a goal that is far jumps; a correct one reaches every goal.
 
     Args:
@@ -172,7 +172,7 @@ def cliff(reward: str = "sparse") -> GoalSimulator:
             key, (1,), minval=reach[0], maxval=reach[1]
         ),
         workspace=(0.0, 10.0),
-        reach=(3.0, 4.0),
+        reach=(1.5, 2.0),
         threshold=0.2,
         reward=reward,
     )

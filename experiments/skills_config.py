@@ -163,7 +163,9 @@ def preset(task: str, algorithm: str) -> SkillsConfig:
             updates_per_iteration=32, buffer_size=500_000, learning_starts=10_000,
         )  # fmt: skip
         run = dataclasses.replace(run, total_steps=1_500_000)
-        return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="difference"), sac=sac)
+        # Falls are frequent before it walks: at a higher cost it learns to stand still first.
+        goals = GoalConfig(reward="difference", fall_cost=5.0)
+        return SACSkillsConfig(task=task, run=run, goals=goals, sac=sac)
     run = RunConfig(
         total_steps=3_000_000 if task == "ant_goal" else 2_000_000, num_envs=256,
         unroll_length=16, episode_length=length, evaluation_episodes=128,

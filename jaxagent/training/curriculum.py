@@ -35,9 +35,10 @@ class CurriculumConfig:
     curriculum_step: float = 0.1
     """By how much the level moves at a time."""
     raise_success: float = 0.8
-    """Success rate from which staircase and adaptive move up."""
+    """Success from which staircase and adaptive move up: the mean of what episodes count as at
+    their end; where reached goals are redrawn, the share of goals drawn that was reached."""
     lower_success: float = 0.4
-    """Success rate below which adaptive moves down."""
+    """Success below which adaptive moves down."""
     curriculum_episodes: int = 256
     """Episodes in a success rate; those that were under way when the level moved are not in it."""
     full_from: float = 0.5

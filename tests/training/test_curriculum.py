@@ -13,8 +13,9 @@ from jaxagent.training.curriculum import Curriculum, CurriculumConfig
 from jaxagent.training.devices import AXIS, choose_layout
 from jaxagent.training.interruption import Interrupted
 from jaxagent.training.metrics import read_metrics
-from jaxagent.training.trainer import Trainer
+from jaxagent.training.trainer import Trainer, episode_metrics
 from tests.agents.plane import point_task
+from tests.envs.test_goals import line, play
 from tests.training.probe_run import make_arm, run_config
 from tests.training.test_loop import StopAfter, bits
 
@@ -68,6 +69,20 @@ def test_a_staircase_goes_up_with_success_each_seed_for_itself():
     for _ in range(9):
         told(curriculum, [32, 32], [1.0, 0.0])
     assert curriculum.level.tolist() == [1.0, 0.25]  # it never goes down
+
+
+def test_what_it_follows_is_success_at_the_end():
+    """Goals that are passed, and left before the end, were touched; they count for nothing."""
+    _, trajectory = play(line(on_success="hold", reach=(1.0, 1.0)), 12, 12, action=0.25)
+    assert trajectory.success.any()
+    assert not trajectory.success[-1].any()
+    metrics = jax.vmap(episode_metrics, axis_name=AXIS)(jax.tree.map(lambda x: x[None], trajectory))
+    assert metrics["episodes"] == 6
+    assert metrics["episode_success"] == 0.0
+    assert metrics["episode_touched"] == pytest.approx(trajectory.success.any(0).mean())
+    _, held = play(line(on_success="hold", reach=(1.0, 1.0)), 12, 12)
+    metrics = jax.vmap(episode_metrics, axis_name=AXIS)(jax.tree.map(lambda x: x[None], held))
+    assert metrics["episode_success"] == 1.0
 
 
 def test_adaptive_also_goes_down_but_not_below_zero():
