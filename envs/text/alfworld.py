@@ -152,7 +152,7 @@ class StockEnv:
             state, _, _ = self._players[slot].step(command)
         won, steps = bool(state["won"]), last.steps + 1
         valid = state["feedback"] != NOTHING_HAPPENS
-        event = _event_of(command) if valid else None
+        event = event_of(command) if valid else None
         reward = (self.rewards.won if won else 0.0) + (0.0 if valid else self.rewards.inadmissible)
         if event and event not in self._paid[slot] and serves(self._tasks[slot], event):
             self._paid[slot].add(event)
@@ -237,7 +237,16 @@ def _worded_as(command: str, admissible: Sequence[str]) -> str:
     return command
 
 
-def _event_of(command: str) -> Event | None:
+def event_of(command: str) -> Event | None:
+    """The sub-goal that a command completes, if it is one and something happens.
+
+    Args:
+        command: as the stock engine understands it; its admissible commands name all that the
+            event of this project's engine holds.
+
+    Returns:
+        The event; None for a command that only looks.
+    """
     for pattern, kind in _EVENTS:
         found = pattern.match(command)
         if found:

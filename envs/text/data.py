@@ -2,12 +2,15 @@
 
 import json
 import os
+import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from envs.text.task import TASK_TYPES
 
+Game = TypeVar("Game")
 SPLIT_FOLDERS = ("train", "valid_seen", "valid_unseen")
 _GAME_FILES = frozenset({"game.tw-pddl", "traj_data.json"})
 HOW_TO_GET = (
@@ -24,15 +27,14 @@ class DataError(ValueError):
 class SplitContent(NamedTuple):
     """What a split's folder holds.
 
-    ``games`` are playable files, sorted; ``left_out`` counts folders that the benchmark itself
-    skips (movable receptacles, slicing, unsolvable); ``incomplete`` are trial folders that lack
-    one of a game's files, or hold an empty one; ``broken`` are game files that cannot be read;
-    ``untyped`` are games whose task folder begins with no task type.
+    ``games`` are playable files, sorted; ``left_out`` counts, for each reason, the trial folders
+    that the stock loader skips as well: most of the official download's states have no game.
+    ``broken`` are files that are there and empty, cut short or no JSON; ``untyped`` are games of
+    which neither the task folder's name nor ``traj_data.json`` gives the task type.
     """
 
     games: list[Path]
-    left_out: int
-    incomplete: list[Path]
+    left_out: Counter[str]
     broken: list[Path]
     untyped: list[Path]
 
@@ -61,7 +63,11 @@ def data_root(given: str | Path | None = None) -> Path:
 
 
 def read_split(root: Path, split: str) -> SplitContent:
-    """Looks through one split as the stock package does, in a fixed order.
+    """Looks through one split as the stock loader does (alfworld 0.4.2), in a fixed order.
+
+    A trial is a folder with ``traj_data.json``. Left out are trials with a movable receptacle or
+    slicing in their path, trials without ``game.tw-pddl``, games that lack the key ``solvable``
+    or deny it, and games of another task type. Hidden folders are not looked into.
 
     Args:
         root: what `data_root` returned.
@@ -76,25 +82,38 @@ def read_split(root: Path, split: str) -> SplitContent:
     folder = root / "json_2.1.1" / split
     if not folder.is_dir():
         raise DataError(f"{folder} does not exist: {HOW_TO_GET}")
-    content = SplitContent([], 0, [], [], [])
-    left_out = 0
+    content = SplitContent([], Counter(), [], [])
     for place in _trial_folders(folder):
-        game = place / "game.tw-pddl"
         # What the folders above are called is the user's affair.
         below = str(place.relative_to(folder))
         if "movable" in below or "Sliced" in below:
-            left_out += 1
-        elif _lacking(place):
-            content.incomplete.append(place)
-        elif (solvable := _solvable(game)) is None:
-            content.broken.append(game)
-        elif not solvable:
-            left_out += 1
-        elif not task_type_of(game):
-            content.untyped.append(game)
+            content.left_out["movable receptacle or slicing"] += 1
         else:
-            content.games.append(game)
-    return content._replace(left_out=left_out)
+            _sort_in(place, content)
+    return content
+
+
+def _sort_in(place: Path, content: SplitContent) -> None:
+    """Adds one trial folder to what is known of its split."""
+    game, trajectory = place / "game.tw-pddl", place / "traj_data.json"
+    if not trajectory.exists():
+        content.left_out["without traj_data.json"] += 1
+    elif not game.exists():
+        content.left_out["without a game"] += 1
+    elif not trajectory.stat().st_size:
+        content.broken.append(trajectory)
+    elif (claims := _json_object(game)) is None:
+        content.broken.append(game)
+    elif "solvable" not in claims:
+        content.left_out["without the key 'solvable'"] += 1
+    elif not claims["solvable"]:
+        content.left_out["unsolvable"] += 1
+    elif task_type_of(game):
+        content.games.append(game)
+    elif (_json_object(trajectory) or {}).get("task_type"):
+        content.left_out["of another task type"] += 1
+    else:
+        content.untyped.append(game)
 
 
 def list_games(root: Path, split: str, task_types: Sequence[str] = TASK_TYPES) -> list[Path]:
@@ -106,10 +125,10 @@ def list_games(root: Path, split: str, task_types: Sequence[str] = TASK_TYPES) -
         task_types: only games of these types.
 
     Returns:
-        Paths of game files, sorted; the task type is taken from the folder's name.
+        Paths of game files, sorted, without what `read_split` leaves out.
 
     Raises:
-        DataError: there is none, or some are missing or broken.
+        DataError: there is none, or a file of one is broken.
     """
     content = read_split(root, split)
     complain(root, split, content)
@@ -120,34 +139,43 @@ def list_games(root: Path, split: str, task_types: Sequence[str] = TASK_TYPES) -
 
 
 def complain(root: Path, split: str, content: SplitContent) -> None:
-    """Raises a `DataError` for a split that is empty, half downloaded, damaged or misnamed."""
+    """Raises a `DataError` for a split that is empty, damaged or misnamed."""
     where = root / "json_2.1.1" / split
-    total = sum(map(len, (content.games, content.incomplete, content.broken, content.untyped)))
-    if content.incomplete:
-        first = content.incomplete[0]
-        raise DataError(
-            f"{len(content.incomplete)} of {total} trial folders in {where} are incomplete (the "
-            f"first: in {first.relative_to(where)} {_lacking(first)}); get them again: "
-            f"{HOW_TO_GET}"
-        )
+    total = sum(map(len, (content.games, content.broken, content.untyped)))
     if content.broken:
+        first = content.broken[0]
+        state = "cannot be read" if first.is_file() and first.stat().st_size else "is empty"
         raise DataError(
-            f"{len(content.broken)} game files in {where} cannot be read (the first: "
-            f"{content.broken[0].relative_to(where)}); download them again: {HOW_TO_GET}"
+            f"{len(content.broken)} of {total} games in {where} are damaged (the first: "
+            f"{first.relative_to(where)} {state}); download them again: {HOW_TO_GET}"
         )
     if content.untyped:
         raise DataError(
             f"{len(content.untyped)} of {total} games in {where} lie in folders whose name begins "
-            f"with none of the task types {', '.join(TASK_TYPES)} (the first: "
-            f"{content.untyped[0].parent.relative_to(where)}); rename or remove them"
+            f"with none of the task types {', '.join(TASK_TYPES)}, and their traj_data.json names "
+            f"none (the first: {content.untyped[0].parent.relative_to(where)}); rename or remove "
+            f"them"
         )
     if not content.games:
-        raise DataError(f"{where} holds no games: {HOW_TO_GET}")
+        raise DataError(f"{where} holds no games ({left_out_text(content)}): {HOW_TO_GET}")
+
+
+def left_out_text(content: SplitContent) -> str:
+    """How many trial folders were left out, and why, as one phrase."""
+    reasons = ", ".join(f"{n} {why}" for why, n in sorted(content.left_out.items()))
+    return f"trial folders left out: {reasons or 'none'}"
 
 
 def task_type_of(game: Path) -> str:
-    """The task type in the name of a game's folder; "" if it names none."""
+    """A game's task type, one of `TASK_TYPES`; "" if there is none.
+
+    Args:
+        game: path of the game file. The name of the task's folder tells the type, as in the
+            official download; where it does not, ``traj_data.json`` beside the game is read.
+    """
     kind = game.parent.parent.name.partition("-")[0]
+    if kind not in TASK_TYPES:
+        kind = (_json_object(game.with_name("traj_data.json")) or {}).get("task_type")
     return kind if kind in TASK_TYPES else ""
 
 
@@ -170,7 +198,7 @@ def share_of(games: Sequence[Path], process_index: int, process_count: int) -> l
     return list(games[process_index::process_count])
 
 
-def shuffled_forever(games: Sequence[Path], seed: int) -> Iterator[Path]:
+def shuffled_forever(games: Sequence[Game], seed: int) -> Iterator[Game]:
     """The games in a new random order each time round.
 
     Args:
@@ -183,13 +211,11 @@ def shuffled_forever(games: Sequence[Path], seed: int) -> Iterator[Path]:
     Raises:
         ValueError: there are no games.
     """
-    import random
-
     if not games:
         raise ValueError("no games to draw from")
     rng = random.Random(seed)
 
-    def draw() -> Iterator[Path]:
+    def draw() -> Iterator[Game]:
         while True:
             order = list(games)
             rng.shuffle(order)
@@ -199,13 +225,12 @@ def shuffled_forever(games: Sequence[Path], seed: int) -> Iterator[Path]:
 
 
 def _trial_folders(split: Path) -> list[Path]:
-    """The folders in which a game should be, sorted: those with a file of one, and empty ends."""
+    """The folders that hold a file of a game, sorted."""
     found = []
     for here, folders, names in os.walk(split, onerror=_cannot_look):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        if here != str(split) and (not folders or not _GAME_FILES.isdisjoint(names)):
+        if here != str(split) and not _GAME_FILES.isdisjoint(names):
             found.append(Path(here))
-            folders.clear()
     return sorted(found)
 
 
@@ -213,20 +238,10 @@ def _cannot_look(error: OSError) -> None:
     raise DataError(f"{error.filename} cannot be read: {error.strerror}")
 
 
-def _lacking(place: Path) -> str:
-    """Which files of a game are not in a trial folder, or not whole; "" if none."""
-    faults = []
-    for name in sorted(_GAME_FILES):
-        if not (place / name).is_file():
-            faults.append(f"{name} is missing")
-        elif not (place / name).stat().st_size:
-            faults.append(f"{name} is empty")
-    return " and ".join(faults)
-
-
-def _solvable(game: Path) -> bool | None:
-    """The file's own claim; None if the file cannot be read."""
+def _json_object(path: Path) -> dict | None:
+    """The JSON object in a file; None if the file cannot be read or holds something else."""
     try:
-        return bool(json.loads(game.read_text(encoding="utf-8"))["solvable"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
+    return found if isinstance(found, dict) else None

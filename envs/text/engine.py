@@ -22,7 +22,8 @@ class Event(NamedTuple):
     """A sub-goal that a command completed: ``("heated", "egg 1", "microwave 1")``.
 
     Kinds: at, opened, closed, holds, placed, cleaned, heated, cooled, used, sliced. A part that
-    does not apply is the empty string.
+    does not apply is the empty string: "at", "opened" and "closed" have no item, "used" and
+    "sliced" no receptacle.
     """
 
     kind: str
@@ -322,12 +323,11 @@ def _use(game: Game, state: State, rest: str) -> Outcome | None:
     if item is None or item not in game.objects.toggleable:
         return None
     # The benchmark lets a lamp be switched inside a closed drawer.
-    stands = [r for r in game.at_location[state.location] if item in state.contents[r]]
-    if not stands:
+    if not any(item in state.contents[place] for place in game.at_location[state.location]):
         return None
     after = _won_if(game, state._replace(toggled=state.toggled | 1 << item), "istoggled")
-    place = game.receptacles.names[stands[0]]
-    return Outcome(after, f"You turn on the {rest}.", Event("used", rest, place), True)
+    # No place: as with the stock engine, the command names none.
+    return Outcome(after, f"You turn on the {rest}.", Event("used", rest, ""), True)
 
 
 def _slice(game: Game, state: State, rest: str) -> Outcome | None:

@@ -12,6 +12,7 @@ from envs.text.data import (
     SplitContent,
     complain,
     data_root,
+    left_out_text,
     read_split,
 )
 from envs.text.game import load_game
@@ -58,7 +59,7 @@ def check(root: Path) -> list[str]:
 
 
 def _print_split(split: str, content: SplitContent) -> list[str]:
-    """Prints a line per task type; returns the games that cannot be played."""
+    """Prints a line per task type and one of all; returns the games that cannot be played."""
     counts: Counter[str] = Counter()
     versions: Counter[str] = Counter()
     problems = []
@@ -74,7 +75,7 @@ def _print_split(split: str, content: SplitContent) -> list[str]:
     for kind in (*TASK_TYPES, "other"):
         if counts[kind] or kind != "other":
             print(f"{split:<14}{kind:<34}{counts[kind]:>6}  {spoken}")
-    print(f"{split:<14}{'all':<34}{counts.total():>6}  ({content.left_out} folders left out)")
+    print(f"{split:<14}{'all':<34}{counts.total():>6}  ({left_out_text(content)})")
     return problems
 
 

@@ -69,7 +69,7 @@ def plot_curves(
 def _rates(axis, evaluations: Sequence[dict[str, Any]]) -> None:
     """Success and falls of a goal-conditioned task."""
     axis.set_title("share of evaluated episodes", fontsize=9)
-    names = {"success_rate": "succeed", "success_at_end_rate": "succeed at the end"}
+    names = {"success_rate": "succeed at the end", "touched_rate": "touch the goal on the way"}
     names["fall_rate"] = "fall"
     for number, (key, name) in enumerate(names.items()):
         _returns(axis, evaluations, f"C{number}", name, key)

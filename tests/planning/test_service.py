@@ -162,6 +162,44 @@ def test_a_slow_source_is_overtaken_and_its_late_answer_kept():
         assert guidance.ask(at(0.0)).answer == plan_to(1.0, source="slow")
 
 
+def test_two_slow_sources_do_not_lock_a_breaker_that_is_half_open():
+    """The answer of the first, which comes late, ends the query that was to try the second."""
+    clock, first, second = Clock(), Gate(), Gate(lambda query: None)
+    sources = (Source("first", first, quality=2.0), Source("second", second, quality=1.0))
+    settings = ServiceSettings(timeout=5.0, failures=1, cooldown=30.0)
+    with service(*sources, settings=settings, clock=clock) as guidance:
+        guidance.ask(at(0.0))
+        first.started.acquire(timeout=60)
+        clock.now = 6.0
+        guidance.ask(at(0.0))  # the first is too slow: the second is asked, and fails
+        second.started.acquire(timeout=60)
+        second.open.release()
+        first.open.release()
+        guidance.wait(at(0.0), timeout=60)
+        assert guidance.metrics()["sources"]["second"]["breaker"] == "open"
+        clock.now = 40.0  # both are half-open: one query each decides
+        guidance.ask(at(100.0))
+        first.started.acquire(timeout=60)
+        clock.now = 46.0
+        guidance.ask(at(100.0))
+        second.started.acquire(timeout=60)
+        first.open.release()  # late; the query of the second is nobody's any more
+        guidance.wait(at(100.0), timeout=60)
+        second.open.release()
+        clock.now = 80.0
+        for x in (200.0, 300.0):
+            guidance.ask(at(x))
+            clock.now += 6.0
+            guidance.ask(at(x))
+        asked = [query.position[0] for query in second.asked]
+        for gate in (first, second):
+            for _ in range(8):
+                gate.open.release()
+        guidance.wait(at(300.0), timeout=60)
+    assert asked[:2] == [0.0, 100.0]
+    assert len(second.asked) > 2, "the second source is never tried again"
+
+
 def test_a_job_that_was_taken_away_is_not_done_twice():
     clock, gate = Clock(), Gate()
     with service(Source("slow", gate), settings=ServiceSettings(timeout=5.0), clock=clock) as guide:
@@ -187,14 +225,23 @@ def test_queues_are_bounded():
             gate.open.release()
 
 
+def test_stand_ins_are_stale_and_answers_are_not():
+    origins = ("exact", "bucket", "predicted", "last", "none")
+    assert [Advice(None, origin).is_stale for origin in origins] == [False, False, True, True, True]
+
+
 def test_many_threads_ask_at_once():
-    errors = []
+    errors, fresh = [], []
 
     def ask_many(guidance, offset):
         try:
             for n in range(200):
-                advice = guidance.ask(at(float((n * 7 + offset) % 40) * 10))
-                assert advice.is_stale or advice.origin in ("exact", "bucket")
+                x = float((n * 7 + offset) % 40) * 10
+                advice = guidance.ask(at(x))
+                # Ten metres apart no question shares a bucket with another.
+                if not advice.is_stale:
+                    assert advice == (plan_to(x + 10), "exact", "a")
+                    fresh.append(x)
         except BaseException as error:
             errors.append(error)
 
@@ -208,10 +255,12 @@ def test_many_threads_ask_at_once():
             thread.join()
         for n in range(40):
             assert guidance.wait(at(n * 10.0), timeout=60).answer == plan_to(n * 10.0 + 10)
+        ask_many(guidance, 0)
         metrics = guidance.metrics()
     assert errors == []
+    assert len(fresh) >= 200  # the last asked of what was known
     assert metrics["pending"] == 0
-    assert metrics["queries"] == 840
+    assert metrics["queries"] == 1040
     assert metrics["answered"] == 40  # however often a question is asked, it is asked once
     assert all(source["waiting"] == 0 for source in metrics["sources"].values())
 

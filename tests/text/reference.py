@@ -1,8 +1,9 @@
 """Slow independent answers: goals by trying every assignment, commands by trying every command."""
 
+from collections import deque
 from itertools import product
 
-from envs.text.engine import step
+from envs.text.engine import admissible_commands, step
 from envs.text.game import Game
 from envs.text.pddl import Problem
 from envs.text.state import State
@@ -79,3 +80,53 @@ def commands_that_work(game: Game, state: State) -> set[str]:
         tries += [f"{verb} {item} with {place}" for verb in ("clean", "heat", "cool")]
     tries += [f"slice {item} with {knife}" for item, knife in product(objects, objects)]
     return {command for command in tries if step(game, state, command).valid}
+
+
+def fewest_steps(game, start=None, limit=12, commands=admissible_commands):
+    """Length of the shortest win by breadth-first search over ``commands``; None beyond the limit.
+
+    It knows neither tasks nor routes: only what the engine says can be done.
+    """
+    start = game.initial if start is None else start
+    seen, waiting = {start}, deque([(start, 0)])
+    while waiting:
+        state, depth = waiting.popleft()
+        if state.won:
+            return depth
+        if depth < limit:
+            for command in commands(game, state):
+                after = step(game, state, command).state
+                if after not in seen:
+                    seen.add(after)
+                    waiting.append((after, depth + 1))
+    return None
+
+
+def useful_commands(game, state):
+    """Admissible commands without those that cannot shorten a win in a game of many places.
+
+    Never useful: to take or move what the task does not name, to close, and to go to or open a
+    place that holds no such thing, is no station and no target.
+    """
+    task = game.task
+    kinds = {"sinkbasin", "microwave", "fridge", task.target}
+    places = {
+        name
+        for name, kind, inside in zip(
+            game.receptacles.names, game.receptacles.types, state.contents
+        )
+        if kind.removesuffix("type") in kinds
+        or any(
+            game.objects.types[item].removesuffix("type") in (task.item, task.target)
+            for item in inside
+        )
+    }
+    for command in admissible_commands(game, state):
+        verb, _, rest = command.partition(" ")
+        if verb in ("go", "open"):
+            useful = rest.removeprefix("to ") in places
+        else:
+            useful = verb in ("take", "move", "put", "use", "clean", "heat", "cool")
+            useful &= rest.split(" ")[0] in (task.item, task.target)
+        if useful:
+            yield command

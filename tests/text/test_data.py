@@ -8,7 +8,14 @@ import shutil
 import pytest
 
 from envs.text import panels, prepare
-from envs.text.data import DataError, data_root, list_games, share_of, shuffled_forever
+from envs.text.data import (
+    DataError,
+    data_root,
+    list_games,
+    read_split,
+    share_of,
+    shuffled_forever,
+)
 from envs.text.generator import generate_games, write_games
 from envs.text.panels import load_panel
 from envs.text.task import TASK_TYPES
@@ -60,16 +67,96 @@ def test_what_the_benchmark_leaves_out_is_left_out(root):
     assert len(list_games(above, "train")) == 11
 
 
+def set_key(path, **changes):
+    """Changes fields of a JSON file; None removes one."""
+    data = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({name: value for name, value in data.items() if value is not None}))
+
+
+def without_a_game(trial):
+    (trial / "game.tw-pddl").rename(trial / "initial_state.pddl")
+
+
+def without_trajectory(trial):
+    (trial / "traj_data.json").unlink()
+
+
+def without_solvable(trial):
+    set_key(trial / "game.tw-pddl", solvable=None)
+
+
+def unsolvable(trial):
+    set_key(trial / "game.tw-pddl", solvable=False)
+
+
+def of_another_type(trial):
+    set_key(trial / "traj_data.json", task_type="pick_and_stack")
+    trial.parent.rename(trial.parent.with_name("stack-Mug-None-Shelf-1"))
+
+
+LEFT_OUT = [
+    (without_a_game, "1 without a game"),
+    (without_trajectory, "1 without traj_data.json"),
+    (without_solvable, "1 without the key 'solvable'"),
+    (unsolvable, "1 unsolvable"),
+    (of_another_type, "1 of another task type"),
+]
+
+
+@pytest.mark.parametrize(("change", "counted"), LEFT_OUT)
+def test_what_the_stock_loader_skips_is_skipped_and_counted(root, change, counted, capsys):
+    """alfworld 0.4.2, `AlfredTWEnv.collect_game_files`: none of these is an error there."""
+    games = list_games(root, "train")
+    change(games[3].parent)
+    assert list_games(root, "train") == games[:3] + games[4:]
+    assert prepare.main(["--data", str(root)]) == 0
+    (line,) = re.findall(r"train +all.*", capsys.readouterr().out)
+    assert line.split()[:3] == ["train", "all", "11"]
+    assert f"trial folders left out: {counted})" in line
+
+
+def test_a_split_of_states_without_games_says_so(root):
+    for game in list_games(root, "train"):
+        game.unlink()
+    with pytest.raises(DataError, match=r"holds no games \(.*left out: 12 without a game\): get"):
+        list_games(root, "train")
+
+
+def test_trials_are_found_at_any_depth_as_the_stock_loader_finds_them(root):
+    games = list_games(root, "train")
+    inner = games[0].parent / "again" / games[0].parent.parent.name / "trial_2"
+    inner.mkdir(parents=True)
+    for name in ("game.tw-pddl", "traj_data.json"):
+        shutil.copy(games[0].with_name(name), inner)
+    assert set(list_games(root, "train")) == {*games, inner / "game.tw-pddl"}
+
+
+def test_the_type_is_read_where_the_folder_does_not_tell_it(root):
+    games = list_games(root, "train")
+    kind = json.loads(games[4].with_name("traj_data.json").read_text())["task_type"]
+    moved = games[4].parent.parent.rename(games[4].parent.parent.with_name("fetch-Mug"))
+    (game,) = set(list_games(root, "train")) - set(games)
+    assert game.parent.parent == moved
+    assert game in list_games(root, "train", [kind])
+    others = [name for name in TASK_TYPES if name != kind]
+    assert game not in list_games(root, "train", others)
+
+
 def test_what_is_no_trial_does_not_count(root):
     games = list_games(root, "train")
+    train = root / "json_2.1.1" / "train"
     (games[0].parent / "raw_images" / "0").mkdir(parents=True)
-    (root / "json_2.1.1" / "train" / ".thumbnails").mkdir()
+    (train / ".thumbnails").mkdir()
+    (train / "pick_and_place_simple-Mug-None-Shelf-1" / "trial_without_files").mkdir(parents=True)
+    (train / "notes.txt").touch()
+    (games[1].parent / "._traj_data.json").touch()
+    shutil.copytree(games[2].parent, train / ".trash" / "pick_and_place_simple-A" / "trial")
     assert list_games(root, "train") == games
+    assert not read_split(root, "train").left_out
 
 
 def test_types_are_needed_to_choose_by(root):
-    games = list_games(root, "train")
-    games[4].parent.parent.rename(games[4].parent.parent.with_name("fetch-Mug-None-Shelf-1"))
+    spoil_type(root)
     with pytest.raises(DataError, match=r"1 of 12 games.*begins with none of.*fetch-Mug"):
         list_games(root, "train")
 
@@ -89,22 +176,21 @@ def spoil_empty(root):
 
 
 def spoil_missing(root):
-    list_games(root, "train")[0].unlink()
+    for game in list_games(root, "train"):
+        game.with_name("traj_data.json").unlink()
 
 
 def spoil_trajectory(root):
     for path in list_games(root, "train")[:2]:
-        path.with_name("traj_data.json").unlink()
+        path.with_name("traj_data.json").write_text("")
 
 
-def spoil_size(root):
-    list_games(root, "train")[0].with_name("traj_data.json").write_text("")
+def spoil_game(root):
+    list_games(root, "train")[0].write_text("")
 
 
-def spoil_trial(root):
-    place = list_games(root, "train")[0].parent
-    shutil.rmtree(place)
-    place.mkdir()
+def spoil_list(root):
+    list_games(root, "train")[0].write_text("[1]")
 
 
 def spoil_split(root):
@@ -114,8 +200,9 @@ def spoil_split(root):
 
 
 def spoil_type(root):
-    place = list_games(root, "train")[0].parent.parent
-    place.rename(place.with_name("fetch-Mug-None-Shelf-1"))
+    place = list_games(root, "train")[0].parent
+    set_key(place / "traj_data.json", task_type=None)
+    place.parent.rename(place.parent.with_name("fetch-Mug-None-Shelf-1"))
 
 
 def spoil_truncated(root):
@@ -138,14 +225,14 @@ def spoil_all(root):
     ("spoil", "message"),
     [
         (spoil_empty, "valid_seen holds no games"),
-        (spoil_missing, "1 of 12 trial folders"),
-        (spoil_trajectory, "2 of 12 trial folders"),
-        (spoil_trajectory, "traj_data.json is missing); get them again"),
-        (spoil_size, "traj_data.json is empty"),
-        (spoil_trial, "game.tw-pddl is missing and traj_data.json is missing"),
+        (spoil_missing, "train holds no games (trial folders left out: 12 without traj_data.json)"),
+        (spoil_trajectory, "2 of 12 games in"),
+        (spoil_trajectory, "traj_data.json is empty); download them again"),
+        (spoil_game, "game.tw-pddl is empty"),
+        (spoil_list, "game.tw-pddl cannot be read"),
         (spoil_split, "valid_unseen missing in"),
         (spoil_type, "1 of 12 games in"),
-        (spoil_truncated, "1 game files in"),
+        (spoil_truncated, "game.tw-pddl cannot be read); download them again"),
         (spoil_problem, "the file is cut short"),
         (spoil_all, "holds none of train, valid_seen, valid_unseen"),
     ],

@@ -1,7 +1,6 @@
 """The experts: the one is optimal, the other knows only what it reads."""
 
 import random
-from collections import deque
 
 import pytest
 
@@ -14,24 +13,8 @@ from envs.text.omniscient import shortest_plan
 from envs.text.searching import SearchingExpert
 from envs.text.subgoals import serves
 from envs.text.task import TASK_TYPES, Task, read_sentence
+from tests.text.reference import fewest_steps, useful_commands
 from tests.text.small import FACTS, GOALS, small_game
-
-
-def fewest_steps(game, limit=8):
-    """Length of the shortest win by breadth-first search over everything that can be done."""
-    seen, waiting = {game.initial}, deque([(game.initial, 0)])
-    while waiting:
-        state, depth = waiting.popleft()
-        if state.won:
-            return depth
-        if depth < limit:
-            for command in admissible_commands(game, state):
-                after = step(game, state, command).state
-                if after not in seen:
-                    seen.add(after)
-                    waiting.append((after, depth + 1))
-    return None
-
 
 TWICE = FACTS + "(inReceptacle Apple_bar__minus_01 Microwave_bar_1)"
 SINGLE_STEPS = {"place": 4, "lamp": 5, "clean": 6, "heat": 7, "cool": 7}
@@ -58,21 +41,46 @@ def test_a_thing_in_two_receptacles_need_not_be_put_down():
     assert fewest_steps(game, limit=len(plan) - 1) is None
 
 
+def walked(game, seed, steps=12):
+    """A state of a game after random steps, the last before a win."""
+    rng, state = random.Random(seed), game.initial
+    for _ in range(steps):
+        after = step(game, state, rng.choice(admissible_commands(game, state))).state
+        state = state if after.won else after
+    return state
+
+
 @pytest.mark.parametrize("goal", sorted(GOALS))
-def test_plans_from_the_middle_of_a_game_win(goal):
-    game = small_game(goal)
+def test_plans_from_the_middle_of_a_game_are_the_shortest(goal):
+    """Where something else is in hand the plan may be longer, as the docstring says."""
+    game, compared = small_game(goal), 0
     for seed in range(15):
-        rng, state = random.Random(seed), game.initial
-        for _ in range(12):
-            if not state.won:
-                state = step(game, state, rng.choice(admissible_commands(game, state))).state
-        plan = shortest_plan(game, state)
-        assert plan is not None
+        start = state = walked(game, seed)
+        plan = shortest_plan(game, start)
         for command in plan:
             outcome = step(game, state, command)
             assert outcome.valid, (plan, command)
             state = outcome.state
         assert state.won
+        kind = game.objects.types[start.held].removesuffix("type") if start.held >= 0 else ""
+        if kind in ("", game.task.item):
+            best = fewest_steps(game, start, limit=len(plan), commands=useful_commands)
+            assert len(plan) == best
+            if len(plan) <= 5:
+                assert len(plan) == fewest_steps(game, start, limit=len(plan))
+            compared += 1
+    assert compared >= 7
+
+
+def test_plans_of_generated_games_are_the_shortest():
+    compared = 0
+    for made in generate_games(36, 13, "unseen", won_by_search=False):
+        plan = shortest_plan(made.game)
+        if len(plan) <= 7:
+            best = fewest_steps(made.game, limit=len(plan), commands=useful_commands)
+            assert len(plan) == best, made.name
+            compared += 1
+    assert compared >= 24
 
 
 def test_impossible_tasks_have_no_plan():
@@ -98,18 +106,23 @@ def search(game, horizon=50, **settings):
 
 @pytest.mark.parametrize("split", ["train", "unseen"])
 def test_searching_expert_wins_nearly_all_games_within_the_horizon(split):
-    steps = [search(made.game) for made in generate_games(180, 11, split)]
-    assert sum(s is not None for s in steps) >= 0.95 * len(steps)
+    """Games that it has not chosen: of 3,000 it wins 99.8 % within the horizon."""
+    games = generate_games(180, 11, split, won_by_search=False)
+    steps = [search(made.game) for made in games]
+    assert sum(s is not None for s in steps) >= 0.98 * len(steps)
 
 
 def test_searching_expert_wins_every_game_given_time():
-    assert all(search(made.game, horizon=150) for made in generate_games(120, 12, "unseen"))
+    games = generate_games(120, 20, "unseen", won_by_search=False)
+    steps = [search(made.game, horizon=150) for made in games]
+    assert None not in steps
+    assert max(steps) > 50  # among them is one that the panel leaves out
 
 
 def test_it_is_never_better_than_the_omniscient_one(generated):
     for made in generated:
-        steps = search(made.game)
-        assert steps is None or steps >= len(made.plan)
+        steps = search(made.game, horizon=150)
+        assert steps >= len(made.plan)
 
 
 def test_temperature_changes_the_order_of_search(generated):

@@ -57,6 +57,16 @@ def test_unseen_pairs_occur_in_neither_of_the_other_splits():
     assert is_unseen("Mug", "SinkBasin") == is_unseen("Mug", "SinkBasin")
 
 
+def test_what_the_searching_expert_does_not_win_is_left_out_unless_wanted():
+    drawn = list(generate_games(120, 20, "unseen", won_by_search=False))
+    kept = list(generate_games(120, 20, "unseen"))
+    hard = [made.game for made in drawn if demonstrate(made.game, "searching") is None]
+    replaced = [old.game for old, new in zip(drawn, kept) if old.game_data != new.game_data]
+    assert [game.name for game in replaced] == [game.name for game in hard]
+    assert len(hard) == 1
+    assert all(demonstrate(made.game, "searching") is not None for made in kept)
+
+
 def test_no_kinds_make_no_games():
     with pytest.raises(ValueError, match="no task types given"):
         list(generate_games(1, 0, kinds=()))

@@ -2,6 +2,7 @@
 
 import gzip
 import importlib.util
+import itertools
 import json
 import random
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import text_parity
-from envs.text.alfworld import StockEnv, stock_player, stock_version, written_game
+from envs.text.alfworld import StockEnv, event_of, stock_player, stock_version, written_game
 from envs.text.bridge import BatchEnv
 from envs.text.describe import opening_text
 from envs.text.engine import admissible_commands, step
@@ -25,7 +26,7 @@ from envs.text.task import TASK_TYPES
 from envs.text.wording import WORDINGS
 from experiments.evaluate_text import main
 from tests.text.conftest import real_lines
-from tests.text.small import document, small_game
+from tests.text.small import GOALS, document, small_game
 
 RECORDED = json.loads(
     gzip.decompress((Path(__file__).parent / "golden" / "stock_walks.json.gz").read_bytes())
@@ -120,6 +121,37 @@ def test_searching_expert_on_the_seen_panel():
             state, text = outcome.state, outcome.feedback
         won += state.won or outcome.state.won
     assert won >= 0.95 * len(games)
+
+
+def test_events_of_both_engines_are_the_same():
+    """The stock engine's are read from the command: ours say no more, and no less."""
+    kinds = set()
+    for goal, seed in itertools.product(sorted(GOALS), range(8)):
+        game, rng = small_game(goal), random.Random(seed)
+        state = game.initial
+        for _ in range(60):
+            known = admissible_commands(game, state)
+            treat = [c for c in known if c.split()[0] not in ("go", "look", "inventory", "help")]
+            command = rng.choice(treat if treat and rng.random() < 0.7 else known)
+            outcome = step(game, state, command)
+            assert outcome.event == event_of(command), command
+            state = outcome.state
+            kinds.add(outcome.event.kind if outcome.event else "")
+    assert kinds == {"", "at", "opened", "closed", "holds", "placed", "cleaned", "heated",
+                     "cooled", "used", "sliced"}  # fmt: skip
+
+
+@pytest.mark.alfworld
+@installed
+@pytest.mark.parametrize("kind", TASK_TYPES)
+def test_events_of_won_games_are_the_same_on_the_stock_engine(tmp_path, kind):
+    for made in generate_games(2, 33, kinds=(kind,)):
+        ours, stock = BatchEnv(1), StockEnv(1)
+        for env in (ours, stock):
+            env.reset([written_game(made.game_data, str(tmp_path))])
+        events = [[env.step([c]).info.event[0] for c in made.plan] for env in (ours, stock)]
+        assert events[0] == events[1]
+        assert None not in events[0]
 
 
 def test_the_missing_extra_is_named(monkeypatch, tmp_path, capsys):
