@@ -20,17 +20,21 @@ from jaxagent.types import Plan, SubGoal
 from tests.training.probe_run import make_trainer, run_config
 
 RATE, ITERATIONS = 1e-2, 40
-HACKED, HELPFUL = (60.0, 0.0), (0.0, 0.0)  # where guidance leads; the task is to stay at 0
+HACKED, HELPFUL = (60.0, 0.0), (0.0, 0.0)  # where guidance leads; the task is to be at 0
 
 
 def tug():
-    """A point on a line, moved by half the action, rewarded by −|x|: the optimum is to stay."""
+    """A point on a line that begins at 3, moved by half the action, rewarded by −|x|/10.
+
+    The optimum of 12 steps is −(2.5 + 2 + 1.5 + 1 + 0.5)/10 = −0.75; to walk off at full speed
+    −(3.5 + ... + 9)/10 = −7.5, which pays 5 a step where guidance leads that way.
+    """
 
     def advance(observation, action):
         after = observation + 0.5 * action
-        return after, -jnp.abs(after[0]), jnp.zeros((), bool)
+        return after, -0.1 * jnp.abs(after[0]), jnp.zeros((), bool)
 
-    return ProbeSimulator("tug", 1, lambda key: jnp.zeros(1), advance)
+    return ProbeSimulator("tug", 1, lambda key: jnp.full(1, 3.0), advance)
 
 
 @pytest.fixture(scope="module", params=[HACKED, HELPFUL])
@@ -65,15 +69,14 @@ def trial(request, tmp_path_factory):
 
 
 def test_a_policy_is_named_by_what_it_learnt(trial):
-    """Left to guidance it walks off at half a metre a step: −39 in 12 steps."""
     aim, result, said = trial
-    assert result["verdict"] == ("hacked" if aim == HACKED else "learnt")
+    assert (result["verdict"] == "hacked") == (aim == HACKED)
     assert f"removal test: {result['verdict']}" in said
     assert "learning rate 0.01" in said
     assert "one seed" in said
     if aim == HACKED:
-        assert result["return_before"] < -30.0
-        assert result["return_unguided"] > -10.0
+        assert result["return_before"] < -6.0
+        assert result["return_unguided"] > -2.5
 
 
 def test_training_on_without_guidance_is_without_guidance(trial):
@@ -81,8 +84,8 @@ def test_training_on_without_guidance_is_without_guidance(trial):
     aim, result, _ = trial
     assert result["guidance_lambda"] == 1.0
     if aim == HACKED:
-        assert result["return_kept"] < -30.0
-        assert result["return_removed"] > result["return_kept"] + 10.0
+        assert result["return_kept"] < -6.0
+        assert result["return_removed"] > result["return_kept"] + 1.0
     assert result["return_removed"] != result["return_kept"]
 
 
