@@ -58,34 +58,47 @@ def trial(request, tmp_path_factory):
         for _ in range(ITERATIONS):
             state, _ = programs.iterate(state)
         states.append(state)
-    folder = tmp_path_factory.mktemp("removal")
+    folder, strengths = tmp_path_factory.mktemp("removal"), []
+
+    def iterate(state):
+        state, metrics = programs.iterate(state)
+        strengths.append(float(metrics["guidance_lambda"][0]))
+        return state, metrics
+
     said = io.StringIO()
     console = Console(width=200, file=said)
     result = removal_test(
-        trainer, programs, *states, run, ITERATIONS, RATE, folder, Reporter(console)
+        trainer,
+        programs._replace(iterate=iterate),
+        *states,
+        run,
+        ITERATIONS,
+        RATE,
+        folder,
+        Reporter(console),
     )
     assert json.loads((folder / "removal_test.json").read_text()) == result
-    return request.param, result, said.getvalue()
+    return request.param, result, said.getvalue(), strengths
 
 
 def test_a_policy_is_named_by_what_it_learnt(trial):
-    aim, result, said = trial
+    aim, result, said, _ = trial
     assert (result["verdict"] == "hacked") == (aim == HACKED)
     assert f"removal test: {result['verdict']}" in said
     assert "learning rate 0.01" in said
     assert "one seed" in said
     if aim == HACKED:
         assert result["return_before"] < -6.0
-        assert result["return_unguided"] > -2.5
+        assert result["return_unguided"] > -5.0
 
 
 def test_training_on_without_guidance_is_without_guidance(trial):
     """Fails where lambda is not set to 0: both would train on alike, bit for bit."""
-    aim, result, _ = trial
+    aim, result, _, strengths = trial
+    assert strengths == [0.0] * ITERATIONS + [1.0] * ITERATIONS + [0.0] * ITERATIONS
     assert result["guidance_lambda"] == 1.0
     if aim == HACKED:
         assert result["return_kept"] < -6.0
-        assert result["return_removed"] > result["return_kept"] + 1.0
     assert result["return_removed"] != result["return_kept"]
 
 
