@@ -53,7 +53,10 @@ class AntConfig:
     compare: bool = False
     """Train the same seeds a second time without guidance, and draw both."""
     removal_test: int = 0
-    """Train on without guidance for this many iterations at the end, and report the drop."""
+    """At the end train on for this many iterations without guidance, with it, and an unguided
+    policy that is trained beside; says whether the task was learnt or only the guidance."""
+    removal_learning_rate: float = 3e-4
+    """Step size of policy and critic in the removal test, constant."""
     distill_from: str | None = None
     """Run folder of a trained teacher: learn from R_env and KL to the teacher, unguided."""
     resume: bool = False
@@ -70,8 +73,7 @@ class AntConfig:
                 raise ValueError(
                     f"{name} ({getattr(self, name)}) must be one of {', '.join(known)}"
                 )
-        if self.removal_test < 0:
-            raise ValueError(f"removal_test ({self.removal_test}) must be at least 0")
+        self._check_removal()
         if self.compare and self.distill_from:
             raise ValueError("compare and distill_from cannot be combined: a student is unguided")
         if self.compare and self.removal_test:
@@ -83,6 +85,31 @@ class AntConfig:
     def asks_model(self) -> bool:
         """Whether a language model plans."""
         return is_language_model(self.planner)
+
+    def _check_removal(self) -> None:
+        if self.removal_test < 0:
+            raise ValueError(f"removal_test ({self.removal_test}) must be at least 0")
+        if not 0 < self.removal_learning_rate < float("inf"):
+            raise ValueError(
+                f"removal_learning_rate ({self.removal_learning_rate}) must be a positive, finite "
+                "number"
+            )
+        if not self.removal_test:
+            return
+        if self.distill_from:
+            raise ValueError(
+                "distill_from and removal_test cannot be combined: a student has no guidance that "
+                "could be removed"
+            )
+        guidance = self.guidance
+        if not guidance.guidance_lambda or not (
+            guidance.guidance_terms or guidance.energy_cost or guidance.spin_cost
+        ):
+            raise ValueError(
+                f"removal_test ({self.removal_test}) needs guidance that can be removed, not "
+                f"guidance_terms {', '.join(guidance.guidance_terms) or 'none'} with "
+                f"guidance_lambda {guidance.guidance_lambda:g}"
+            )
 
     def _check_model(self) -> None:
         if self.replan_patience < 1:
@@ -106,9 +133,21 @@ class AntConfig:
             )
 
     @property
-    def num_updates(self) -> int:
-        """Updates that the learning-rate schedules stretch over; a removal test needs some."""
-        return self.run.num_iterations + self.removal_test
+    def for_removal(self) -> "AntConfig":
+        """What the removal test trains with: a constant rate, and a lambda that is not 0."""
+        rate = self.removal_learning_rate
+        moving = self.guidance.lambda_schedule not in ("constant", "adaptive")
+        schedule = "constant" if moving else self.guidance.lambda_schedule
+        return dataclasses.replace(
+            self,
+            ppo=dataclasses.replace(
+                self.ppo,
+                policy_learning_rate=rate,
+                critic_learning_rate=rate,
+                learning_rate_schedule="constant",
+            ),
+            guidance=dataclasses.replace(self.guidance, lambda_schedule=schedule),
+        )
 
 
 def preset(name: str, task: str) -> AntConfig:

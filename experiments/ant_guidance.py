@@ -9,7 +9,7 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -87,7 +87,7 @@ def build(
         config.ppo,
         observation_size=simulator.observation_size,
         action_size=simulator.action_size,
-        num_updates=config.num_updates,
+        num_updates=config.run.num_iterations,
         axis_name=AXIS,
         teacher=teacher,
     )
@@ -205,6 +205,10 @@ def describe(config: AntConfig, layout: Layout, trainer: Trainer, plan: Plan) ->
         guidance += f", planned by {config.planner}"
     elif config.guidance.needs_plan:
         guidance += f", {len(plan.sub_goals)} sub-goals by {plan.source}"
+        if not config.guidance.heading_weight and any(
+            g.heading is not None for g in plan.sub_goals
+        ):
+            guidance += " (their headings count only with --heading-weight)"
     guidance += (
         f"; lambda {config.guidance.lambda_schedule} from {config.guidance.guidance_lambda:g}"
     )
@@ -236,6 +240,8 @@ def _train_arms(
     guide: PlanGuide | None,
 ) -> None:
     arms = {arm: folder / arm for arm in ARMS} if config.compare else {ARMS[0]: folder}
+    if config.removal_test:  # the guided policy is measured against one that never had guidance
+        arms[ARMS[1]] = folder / ARMS[1]
     first_arm = arms[ARMS[0]]
     simulator = ant(config.task, config.backend)
     teacher = load_teacher(config)
@@ -258,27 +264,52 @@ def _train_arms(
         latest[where] = evaluation
 
     latest: dict[pathlib.Path, Evaluation] = {}
+    trained: dict[str, TrainState] = {}
     for arm, place in arms.items():
-        if config.compare:
+        if len(arms) > 1:
             reporter.say(f"arm: {arm}")
         guided = arm == ARMS[0] and teacher is None
         training = Arm(
             trainer, programs, config.run, place, reporter, guided, draw, record_of(config),
             plans=plans if guided else None,
         )  # fmt: skip
-        state, _ = training.train(resume=config.resume)
+        trained[arm], _ = training.train(resume=config.resume)
         if plans and guided:
             plan = plans.guide.plan
             reporter.say(plans.tell())
         if place in latest:  # process 0
             picture(place, simulator, latest[place], plan, f"{config.task}, {arm}")
-        if config.removal_test:
-            removal_test(trainer, programs, state, config.run, config.removal_test, place, reporter)
+    if config.removal_test:
+        remove_guidance(config, layout, plan, trained, folder, reporter)
     if config.compare and jax.process_index() == 0:
         success, threshold = (True, 0.8) if config.task == "corner" else (False, 2000.0)
         compare_arms(
             folder, f"{config.task}: with and without guidance", success, threshold, reporter
         )
+
+
+def remove_guidance(
+    config: AntConfig,
+    layout: Layout,
+    plan: Plan,
+    trained: Mapping[str, TrainState],
+    folder: pathlib.Path,
+    reporter: Reporter,
+) -> None:
+    """The removal test, of trained states of both arms."""
+    trainer, _ = build(config.for_removal, layout, plan=plan)
+    guided, unguided = (trained[arm] for arm in ARMS)
+    removal_test(
+        trainer,
+        trainer.compile(guided),
+        guided,
+        unguided,
+        config.run,
+        config.removal_test,
+        config.removal_learning_rate,
+        folder,
+        reporter,
+    )
 
 
 def open_folders(config: AntConfig, folders: Iterable[pathlib.Path], plan: Plan) -> None:

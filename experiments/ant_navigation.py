@@ -57,8 +57,8 @@ class NavigationConfig:
     """Points to reach in order, metres: "X,Y X,Y ...", the start being near 0,0."""
     words: str | None = None
     """Sub-goals in words, separated by semicolons, instead of a course: "go north 3 metres;
-    turn left 90 degrees; go forward 2 metres". A single - reads them line by line from the
-    standard input, and says after each how it went."""
+    turn left 90 degrees; go forward 2 metres". Forward is the way of the last move or turn. A
+    single - reads them line by line from the standard input, and says after each how it went."""
     radius: float | None = None
     """A point counts as reached within this, metres; None is what the skill was trained on."""
     starts: int = 100
@@ -224,7 +224,8 @@ def run_words(simulator: GoalSimulator, skill: SkillAction, config: NavigationCo
     planner = _listen if script is None else _recite(script)
     episode = agent.play(planner, "walk", jax.random.key(config.seed))
     _report_words(episode, config, radius)
-    return not episode.attempts or bool(np.asarray(episode.segments.mask).any())
+    refused = [attempt.result.startswith("refused") for attempt in episode.attempts]
+    return not refused or not all(refused)
 
 
 def _report_words(episode: TextEpisode, config: NavigationConfig, radius: float) -> None:

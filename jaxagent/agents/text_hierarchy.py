@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxagent.agents.hierarchy import (
     Aim,
@@ -76,7 +76,8 @@ class _Episode:
     """What an episode holds so far."""
 
     env: EnvState
-    facing: float  # degrees
+    facing: float  # degrees: what "forward" means, the way of the last move or turn
+    turns: int = 0
     attempts: list[Attempt] = dataclasses.field(default_factory=list)
     segments: list[_Segment] = dataclasses.field(default_factory=list)
     path: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -86,6 +87,17 @@ class _Episode:
     def position(self) -> tuple[float, float]:
         x, y = np.asarray(self.env.simulator.achieved_goal)[0]
         return float(x), float(y)
+
+    @property
+    def heading(self) -> float:
+        """Where the body faces, degrees."""
+        ahead = np.asarray(self.env.simulator.body.heading)[0]
+        return math.degrees(math.atan2(ahead[1], ahead[0]))
+
+    @property
+    def speed(self) -> float:
+        """Of the body over the ground, metres a second."""
+        return float(np.linalg.norm(np.asarray(self.env.simulator.body.velocity)[0, :2]))
 
 
 class TextHierarchy:
@@ -101,6 +113,7 @@ class TextHierarchy:
         *,
         max_segments: int = 20,
         max_refusals: int = 3,
+        stop_speed: float = 0.2,
     ):
         """Bind the skill.
 
@@ -110,16 +123,20 @@ class TextHierarchy:
             skill: what acts.
             read: what words mean; what it refuses goes back to the planner with the reason.
             config: when a sub-goal is given back.
-            max_segments: N; the episode ends with its Nth sub-goal.
+            max_segments: N; the episode ends with its Nth sub-goal, turns among them.
             max_refusals: in a row; then the episode is given up.
+            stop_speed: a body slower than this stands, metres a second.
 
         Raises:
-            ValueError: max_segments or max_refusals is less than 1.
+            ValueError: max_segments or max_refusals is less than 1, or stop_speed is not positive.
         """
         for name, value in (("max_segments", max_segments), ("max_refusals", max_refusals)):
             if value < 1:
                 raise ValueError(f"{name} ({value}) must be at least 1")
+        if not 0 < stop_speed < math.inf:
+            raise ValueError(f"stop_speed ({stop_speed}) must be a positive, finite number")
         self.env, self.config, self._read = env, config, read
+        self.stop_speed = stop_speed
         self.max_segments, self.max_refusals = max_segments, max_refusals
         self._aim, self._skill = aim, skill
         self._reset, self._pursue = jax.jit(env.reset), jax.jit(self._run_skill)
@@ -127,8 +144,11 @@ class TextHierarchy:
     def play(self, planner: TextPlanner, task: str, key: PRNGKeyArray) -> TextEpisode:
         """One episode.
 
-        A turn takes no steps: it changes the direction that "forward" means, which is where the
-        body faces at the start. So does a sub-goal that is reached where the body stands.
+        "Forward" is the way of the last move, towards the point that it was for, or of the last
+        turn; at the start it is where the body faces. A skill that reaches points cannot turn on
+        the spot: a turn sets the direction, takes no steps, and is neither a success nor a segment.
+        A stop succeeds once the body is slower than `stop_speed`. A point that the body is already
+        at is reached in no steps.
 
         Args:
             planner: who names the sub-goals.
@@ -137,11 +157,11 @@ class TextHierarchy:
         """
         start_key, act_key = jax.random.split(key)
         env = self._reset(start_key[None])
-        ahead = np.asarray(env.simulator.body.heading)[0]
-        episode = _Episode(env, math.degrees(math.atan2(ahead[1], ahead[0])))
+        episode = _Episode(env, 0.0)
+        episode.facing = episode.heading
         episode.path.append(np.asarray(env.simulator.achieved_goal))
         verdict = Verdict.GO_ON
-        while verdict == Verdict.GO_ON and len(episode.segments) < self.max_segments:
+        while verdict == Verdict.GO_ON and self._given(episode) < self.max_segments:
             said = planner(_describe(episode), task, tuple(episode.attempts))
             if said is None:
                 verdict = Verdict.COMPLETE
@@ -162,18 +182,34 @@ class TextHierarchy:
         episode.refusals = 0
         if sub_goal.heading is not None:
             episode.facing = sub_goal.heading
+            episode.turns += 1
+            told = (
+                f"forward is now {sub_goal.heading:.0f} degrees from east; the body does not turn"
+            )
+            episode.attempts.append(Attempt(said, told))
+            return True
+        # Words that name the place where the body is, to the digit, ask for no move.
+        stop = sub_goal.target == episode.position
         start = sum(segment.duration for segment in episode.segments)
-        if math.dist(sub_goal.target, episode.position) < sub_goal.radius:
+        way = [there - here for here, there in zip(episode.position, sub_goal.target)]
+        at_rest = episode.speed < self.stop_speed
+        if at_rest if stop else math.hypot(*way) < sub_goal.radius:
             segment = _Segment(start, 0, sub_goal.target, 0.0, 1.0, int(Outcome.SUCCESS))
         else:
-            segment = self._run(episode, sub_goal, start, key)
+            segment = self._run(episode, sub_goal, stop, start, key)
+        if not stop:
+            episode.facing = math.degrees(math.atan2(way[1], way[0]))
         episode.segments.append(segment)
-        episode.attempts.append(Attempt(said, _words(segment, episode.position)))
+        episode.attempts.append(Attempt(said, _words(segment, episode, stop)))
         return segment.outcome not in (Outcome.FELL, Outcome.CUT)
 
-    def _run(self, episode: _Episode, sub_goal: SubGoal, start: int, key) -> _Segment:
-        noise = jax.random.fold_in(key, len(episode.segments))
-        pursued = self._pursue(episode.env, jnp.array([sub_goal.target], jnp.float32), noise)
+    def _given(self, episode: _Episode) -> int:
+        return len(episode.segments) + episode.turns
+
+    def _run(self, episode: _Episode, sub_goal: SubGoal, stop: bool, start: int, key) -> _Segment:
+        noise = jax.random.fold_in(key, self._given(episode))
+        goal = jnp.array([sub_goal.target], jnp.float32)
+        pursued = self._pursue(episode.env, goal, jnp.array(stop), noise)
         episode.env = pursued.env
         duration = int(pursued.duration)
         episode.path.append(np.asarray(pursued.path)[:duration])
@@ -186,8 +222,10 @@ class TextHierarchy:
             int(pursued.outcome),
         )
 
-    def _run_skill(self, env: EnvState, goal: Float[Array, "1 G"], key: PRNGKeyArray) -> _Pursued:
-        """The skill until the sub-goal ends; jitted."""
+    def _run_skill(
+        self, env: EnvState, goal: Float[Array, "1 G"], stop: Bool[Array, ""], key: PRNGKeyArray
+    ) -> _Pursued:
+        """The skill until the sub-goal ends, a stop when the body stands; jitted."""
         env = env.replace(simulator=jax.vmap(self._aim)(env.simulator, goal))
         achieved = jnp.asarray(env.simulator.achieved_goal)
         pursuit = begin_pursuit(jnp.sqrt(jnp.sum((achieved - goal) ** 2, axis=-1)))
@@ -200,7 +238,9 @@ class TextHierarchy:
             noise = jax.random.fold_in(key, pursuit.elapsed[0])
             env, step = self.env.step(env, self._skill(env.simulator.observation, noise[None]))
             path = path.at[pursuit.elapsed[0]].set(jnp.asarray(step.next_achieved_goal)[0])
-            pursuit, outcome = follow_pursuit(self.config, pursuit, step)
+            speed = jnp.linalg.norm(step.next_body.velocity[..., :2], axis=-1)
+            success = jnp.where(stop, speed < self.stop_speed, step.success)
+            pursuit, outcome = follow_pursuit(self.config, pursuit, step._replace(success=success))
             reward = reward + discount * step.reward
             discount = discount * self.config.discount_factor * (1.0 - step.terminated)
             return env, pursuit, outcome, reward, discount, path
@@ -225,12 +265,15 @@ class TextHierarchy:
 
 def _describe(episode: _Episode) -> str:
     x, y = episode.position
-    return f"at ({x:.1f}, {y:.1f}) metres, facing {episode.facing:.0f} degrees from east"
+    return (
+        f"at ({x:.1f}, {y:.1f}) metres, facing {episode.heading:.0f} degrees from east; "
+        f"forward is {episode.facing:.0f} degrees"
+    )
 
 
-def _words(segment: _Segment, position: tuple[float, float]) -> str:
+def _words(segment: _Segment, episode: _Episode, stop: bool) -> str:
     how = {
-        Outcome.SUCCESS: "reached",
+        Outcome.SUCCESS: "stopped" if stop else "reached",
         Outcome.TIMEOUT: "not reached in time",
         Outcome.NO_PROGRESS: "not reached: no more progress",
         Outcome.FELL: "fell",
@@ -238,5 +281,7 @@ def _words(segment: _Segment, position: tuple[float, float]) -> str:
     }[Outcome(segment.outcome)]
     if segment.outcome in (Outcome.FELL, Outcome.CUT):
         return f"{how} after {segment.duration} steps"
-    x, y = position
+    if stop and segment.outcome != Outcome.SUCCESS:
+        how = f"not stopped, still moving at {episode.speed:.1f} metres a second"
+    x, y = episode.position
     return f"{how} after {segment.duration} steps, now at ({x:.1f}, {y:.1f}) metres"

@@ -239,7 +239,7 @@ def plan_guidance(
 
     Args:
         heading: the `heading` term.
-        progress: the `progress` term, metres.
+        progress: metres that the step came nearer to the sub-goal, or its `progress` term.
         arrival: the `arrival` term.
         heading_weight: w_heading.
         progress_weight: w_progress, per metre.

@@ -2,8 +2,8 @@
 
     move to (3, 4)            a point of the world, metres
     go north 5 metres         along a compass point (north is +y), or forward, back, left, right
-    turn left 90 degrees      on the spot; `turn around` is 180
-    stop                      stay
+    turn left 90 degrees      changes what forward means; `turn around` is 180
+    stop                      stay, and stand still
 
 Whatever else a planner says is refused: a sub-goal that is half understood sends the body
 somewhere nobody asked for.
@@ -34,7 +34,7 @@ COMPASS = {  # degrees from the world's x axis, counter-clockwise
     "south": -90.0,
     "southeast": -45.0,
 }
-RELATIVE = {  # degrees from where the body faces
+RELATIVE = {  # degrees from the way of the last move or turn
     "forward": 0.0,
     "left": 90.0,
     "back": 180.0,
@@ -57,7 +57,7 @@ class Go(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Turn on the spot."""
+    """Change what forward means."""
 
     degrees: float  # counter-clockwise
 
@@ -124,7 +124,7 @@ def resolve_sub_goal(
     Args:
         command: a parsed sub-goal.
         position: of the body, metres, world frame.
-        heading: where it faces, degrees from the world's x axis, counter-clockwise.
+        heading: which way forward is, degrees from the world's x axis, counter-clockwise.
         radius: within it the point counts as reached, metres.
 
     Returns:

@@ -47,7 +47,8 @@ class PlanProgress(NamedTuple):
     """How far a policy got along a plan."""
 
     attempts: tuple[Attempt, ...]  # one for each sub-goal that some episode was at
-    metres_to_go: float  # least in each episode, mean over episodes; 0 when all arrived
+    metres_to_go: float  # least in each episode, mean over those that were ever at a finite
+    # place; 0 when all arrived, infinite when none was
     arrived: float  # share of the episodes that reached every sub-goal, in order
 
 
@@ -79,12 +80,14 @@ def judge_plan(plan: Plan, path: np.ndarray) -> PlanProgress:
         least = np.minimum(least, to_go)
         cursor += (cursor < count) & (distance < radius[at])
     least = np.where(cursor == count, 0.0, least)
+    known = least[np.isfinite(least)]  # one lost episode does not hide how far the others get
     attempts = tuple(
         Attempt(goal, _result(cursor, i, path[:, -1]))
         for i, goal in enumerate(plan.sub_goals)
         if (cursor >= i).any()
     )
-    return PlanProgress(attempts, float(np.mean(least)), float(np.mean(cursor == count)))
+    to_go = float(known.mean()) if len(known) else np.inf
+    return PlanProgress(attempts, to_go, float(np.mean(cursor == count)))
 
 
 def _result(cursor: np.ndarray, index: int, last: np.ndarray) -> str:

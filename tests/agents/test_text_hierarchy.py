@@ -1,5 +1,7 @@
 """The hierarchical agent with a planner of words, on the real grammar."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from jaxagent.agents.hierarchy import Hierarchy, Outcome, PursuitConfig, Verdict
 from jaxagent.agents.text_hierarchy import TextHierarchy
 from jaxagent.losses import duration_credit
 from jaxagent.planning.goal_text import parse_sub_goal, resolve_sub_goal
-from tests.agents.plane import point_task, straight
+from tests.agents.plane import PointBody, point_task, straight
 
 QUICK = PursuitConfig(timeout_steps=30, stall_steps=8, stall_distance=0.1, discount_factor=0.9)
 
@@ -44,6 +46,7 @@ def walker():
 
 
 def test_words_become_a_walk_and_outcomes_go_back(walker):
+    # It begins a little off (0, 0), so the way to (3, 0) is not quite east.
     script = Script("move to (3, 0)", "turn left 90 degrees", "go forward 3 metres", "stop")
     episode = walker.play(script, "walk", jax.random.key(0))
     assert episode.verdict == Verdict.COMPLETE
@@ -53,8 +56,9 @@ def test_words_become_a_walk_and_outcomes_go_back(walker):
         "move to (3, 0)", "turn left 90 degrees", "go forward 3 metres", "stop",
     ]  # fmt: skip
     assert attempts[0].result.startswith("reached after ")
-    assert attempts[1].result.startswith("reached after 0 steps")
-    assert "facing 90 degrees" in observation
+    assert attempts[1].result == "forward is now 91 degrees from east; the body does not turn"
+    assert attempts[3].result.startswith("stopped after 0 steps")  # this body has no momentum
+    assert "facing 0 degrees from east; forward is 91 degrees" in observation
     np.testing.assert_allclose(episode.path[-1], [3.0, 3.0], atol=0.6)
     assert "facing 0 degrees" in script.told[0][0]
 
@@ -62,10 +66,9 @@ def test_words_become_a_walk_and_outcomes_go_back(walker):
 def test_segments_are_arrays_for_credit(walker):
     script = Script("move to (3, 0)", "turn left 90 degrees", "go forward 3 metres")
     segments = walker.play(script, "walk", jax.random.key(0)).segments
-    assert segments.mask[:, 0].tolist() == [True] * 3 + [False] * 17
-    assert segments.duration[1, 0] == 0
-    assert (segments.outcome[:3] == Outcome.SUCCESS).all()
-    np.testing.assert_array_equal(segments.start[2], segments.duration[0])
+    assert segments.mask[:, 0].tolist() == [True] * 2 + [False] * 18  # a turn walks nowhere
+    assert (segments.outcome[:2] == Outcome.SUCCESS).all()
+    np.testing.assert_array_equal(segments.start[1], segments.duration[0])
     credit = duration_credit(jnp.ones(1), segments.duration, segments.mask)
     np.testing.assert_allclose(credit.sum(), 1.0, rtol=1e-6)
 
@@ -120,3 +123,81 @@ def test_the_last_segment_ends_the_episode(walker):
     assert episode.verdict == Verdict.GO_ON
     with pytest.raises(ValueError, match=r"max_refusals \(0\) must be at least 1"):
         agent(max_refusals=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (("go north 3 metres", "go forward 2 metres"), (0.0, 5.0)),
+        (("go north 3 metres", "go left 2 metres"), (-2.0, 3.0)),
+        (("move to (-2, 0)", "go forward 2 metres"), (-4.0, 0.0)),
+        (("go north 3 metres", "go back 1 metre", "go forward 1 metre"), (0.0, 1.0)),
+        (("go north 3 metres", "turn right 90 degrees", "go forward 2 metres"), (2.0, 3.0)),
+        (("go north 3 metres", "stop", "go forward 2 metres"), (0.0, 5.0)),
+        (("go forward 2 metres",), (2.0, 0.0)),  # where the body faces at the start
+    ],
+)
+def test_forward_is_the_way_of_the_last_move_or_turn(walker, words, end):
+    episode = walker.play(Script(*words), "", jax.random.key(0))
+    np.testing.assert_allclose(episode.path[-1], end, atol=0.9)  # 0.3 a sub-goal
+    assert episode.verdict == Verdict.COMPLETE
+
+
+class Coasting(PointBody):
+    """Keeps nine tenths of its speed from step to step, and faces where it moves."""
+
+    def reset(self, key):
+        return self._moving(jnp.zeros(2), jnp.array([0.0, 4.0]))
+
+    def step(self, state, action):
+        speed = 0.9 * state.body.velocity[:2]
+        return self._moving(state.observation + 0.05 * speed, speed)
+
+    def _moving(self, place, speed):
+        state = self._state(place)
+        ahead = speed / jnp.linalg.norm(speed)
+        body = state.body._replace(velocity=jnp.append(speed, 0.0), heading=ahead)
+        return state.replace(body=body)
+
+
+def coasting(**options):
+    task = point_task()
+    simulator = dataclasses.replace(task, simulator=Coasting())
+
+    def read(words, position, heading):
+        return resolve_sub_goal(parse_sub_goal(words), position, heading, radius=0.3)
+
+    return TextHierarchy(
+        VectorEnv(simulator, 1000), simulator.aim, straight, read, QUICK, **options
+    )
+
+
+def test_a_stop_succeeds_when_the_body_stands_and_not_before():
+    """4 m/s · 0.9ⁿ < 1 first for n = 14."""
+    script = Script("stop")
+    config = PursuitConfig(timeout_steps=30, stall_steps=30)
+    agent = coasting(stop_speed=1.0)
+    agent.config = config
+    episode = agent.play(script, "", jax.random.key(0))
+    assert episode.attempts[0].result.startswith("stopped after 14 steps")
+    assert episode.segments.duration[0, 0] == 14
+    assert episode.segments.outcome[0, 0] == Outcome.SUCCESS
+
+
+def test_a_body_that_goes_on_moving_has_not_stopped():
+    episode = coasting(stop_speed=1e-3).play(Script("stop"), "", jax.random.key(0))
+    assert episode.attempts[0].result.startswith("not stopped, still moving at 1.7 metres a second")
+    assert episode.segments.outcome[0, 0] == Outcome.NO_PROGRESS
+
+
+def test_the_planner_is_told_where_the_body_really_faces():
+    script = Script("turn right 90 degrees")
+    coasting().play(script, "", jax.random.key(0))
+    first, after = (told[0] for told in script.told)
+    assert first.endswith("facing 90 degrees from east; forward is 90 degrees")
+    assert after.endswith("facing 90 degrees from east; forward is 0 degrees")
+
+
+def test_a_speed_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match=r"stop_speed \(0\) must be a positive, finite number"):
+        agent(stop_speed=0)

@@ -73,16 +73,26 @@ def test_a_run_is_evaluated_from_its_folder(runs):
     assert (runs / "teacher" / "evaluation" / "rollout.html").exists()
 
 
-def test_a_student_is_distilled_from_it_with_a_removal_test(runs):
-    done = train(
-        runs, "--task", "corner", "--name", "student", "--distill-from", str(runs / "teacher"),
-        "--removal-test", "1",
+def test_a_removal_test_trains_an_unguided_policy_beside(runs):
+    done = train(runs, "--task", "corner", "--name", "removal", "--removal-test", "1")
+    result = json.loads((runs / "removal" / "removal_test.json").read_text())
+    assert (result["iterations"], result["learning_rate"], result["guidance_lambda"]) == (
+        1, 3e-4, 1.0,
     )  # fmt: skip
+    assert result["verdict"] in ("learnt", "dependent", "hacked")
+    assert f"removal test: {result['verdict']}" in done.stdout
+    records = read_metrics(runs / "removal" / "unguided" / "metrics.jsonl")
+    assert {r["guidance_lambda"] for r in records if r["kind"] == "train"} == {0.0}
+
+
+def test_a_student_is_distilled_from_it(runs):
+    done = train(
+        runs, "--task", "corner", "--name", "student", "--distill-from", str(runs / "teacher")
+    )
     records = read_metrics(runs / "student" / "metrics.jsonl")
     trained = [r for r in records if r["kind"] == "train"]
     assert f"guidance: none; distilled from the teacher in {runs / 'teacher'}\n" in done.stdout
     assert all(r["distill_kl"] >= 0 and r["guidance_lambda"] == 0 for r in trained)
-    assert json.loads((runs / "student" / "removal_test.json").read_text())["iterations"] == 1
 
 
 def test_it_goes_on_only_with_what_was_begun(runs):

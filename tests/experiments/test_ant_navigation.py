@@ -60,8 +60,8 @@ def test_words_lead_it_and_are_answered(skill, tmp_path, capsys):
     words = "stop; turn left 90 degrees; dance; move to (-0.1, 0)"
     assert ant_navigation.main([*options, "--words", words]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("stop: reached after 0 steps")
-    assert said[1].startswith("turn left 90 degrees: reached after 0 steps")
+    assert said[0].startswith("stop: stopped after ")
+    assert said[1].startswith("turn left 90 degrees: forward is now ")
     assert said[2].startswith("dance: refused: sub-goal ('dance') must read")
     assert said[3].startswith("move to (-0.1, 0): not reached: no more progress after 6 steps")
     report = json.loads((tmp_path / "navigation.json").read_text())
@@ -75,7 +75,7 @@ def test_a_planner_on_the_standard_input_hears_how_it_went(skill, tmp_path, caps
     assert ant_navigation.main(options) == 0
     said = capsys.readouterr().out
     assert said.count("next sub-goal?") == 3
-    assert "reached after 0 steps" in said
+    assert "stopped after " in said
     assert json.loads((tmp_path / "navigation.json").read_text())["verdict"] == "COMPLETE"
 
 

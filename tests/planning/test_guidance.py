@@ -237,6 +237,7 @@ def test_the_state_keeps_its_types():
         ({"guidance_weights": (1.0, 2.0)}, r"guidance_weights \(2 of them\) must be as many"),
         ({"lambda_schedule": "step"}, r"lambda_schedule \(step\) must be one of constant"),
         ({"guidance_lambda": -1.0}, r"guidance_lambda \(-1.0\) must be at least 0"),
+        ({"guidance_weights": (float("nan"),)}, r"guidance_weights \(nan\) must be finite"),
         ({"guidance_lambda": float("nan")}, r"guidance_lambda \(nan\) must be finite"),
         ({"refine_from": 0.9}, r"refine_from \(0.9\) and zero_from \(0.8\) must satisfy"),
         ({"scale_match": 1.5}, r"scale_match \(1.5\) must lie between 0 and 1"),

@@ -218,6 +218,25 @@ def test_not_a_number_is_no_progress():
     assert [trigger.due(step, math.nan) for step in (2, 3)] == [None, "no_progress"]
 
 
+@pytest.mark.parametrize("lost", [math.nan, -math.inf, math.inf])
+def test_progress_that_was_never_a_number_makes_a_plan_too_old(lost):
+    trigger = ReplanTrigger(ReplanRule(patience=3))
+    found = [trigger.due(step, lost) for step in range(1, 5)]
+    assert found == [None, None, "no_progress", "no_progress"]
+    assert trigger.snapshot()["best"] is None
+    assert trigger.due(5, 1.0) is None  # a number at last
+    assert trigger.due(6, lost) is None
+    assert trigger.due(8, lost) == "no_progress"
+
+
+def test_a_lost_episode_does_not_hide_how_far_the_others_get():
+    path = np.zeros((2, 4, 2))
+    path[0] = math.nan
+    plan = Plan((SubGoal((3.0, 4.0), 1.0),), "test")
+    assert judge_plan(plan, path).metres_to_go == 5.0
+    assert judge_plan(plan, path[:1]).metres_to_go == math.inf
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -83,6 +83,9 @@ def test_what_is_saved_is_read_back(tmp_path):
         (("--name", "../up"), "name ('../up') may hold"),
         (("--config", "nowhere.yaml"), "config (nowhere.yaml) cannot be read: No such file"),
         (("--compare", "--removal-test", "3"), "compare and removal_test cannot be combined"),
+        (("--distill-from", "x", "--removal-test", "3"), "distill_from and removal_test cannot be"),
+        (("--removal-test", "3", "--guidance-lambda", "0"), "removal_test (3) needs guidance that"),
+        (("--removal-learning-rate", "0"), "removal_learning_rate (0.0) must be a positive"),
         (("--guidance-terms", "flight"), "guidance_terms (flight) must be among"),
     ],
 )

@@ -17,7 +17,7 @@ from jaxagent.training.interruption import Interrupted
 from jaxagent.training.loop import switch_guidance
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.nonfinite import NonFiniteTraining
-from jaxagent.training.trials import compare_arms, removal_test
+from jaxagent.training.trials import compare_arms
 from tests.training.probe_run import LENGTH, NUM_ENVS, make_arm, make_trainer, run_config
 
 
@@ -339,17 +339,6 @@ def test_a_foreign_checkpoint_is_refused(arm, finished, tmp_path):
     with pytest.raises(CheckpointError, match=r"6: belongs to another configuration: .*\[1, 16"):
         checkpoints.restore(like, other.shardings(like))
     checkpoints.close()
-
-
-def test_the_removal_test_reports_the_drop(arm, tmp_path):
-    state = arm.trainer.init([0])
-    result = removal_test(arm.trainer, arm.programs, state, arm.run, 2, tmp_path, arm.reporter)
-    assert result["drop"] == pytest.approx(
-        result["return_before"] - result["return_after"], abs=1e-4
-    )
-    low, high = result["drop_interval_95"]
-    assert low <= result["drop"] <= high
-    assert json.loads((tmp_path / "removal_test.json").read_text()) == result
 
 
 def test_the_unguided_arm_is_rewarded_by_the_task_alone(arm, tmp_path):

@@ -175,6 +175,14 @@ def test_steps_to_a_threshold_are_interpolated():
     assert steps_to_reach(records, "episode_return", 20.0) == [150.0, None, None]
 
 
+def test_a_threshold_is_not_reached_by_what_is_no_number():
+    records = [
+        {"kind": "evaluation", "steps": step, "episode_return": value}
+        for step, value in ((0, [None, None]), (10, [None, None]), (20, [None, 3.0]))
+    ]
+    assert steps_to_reach(records, "episode_return", 2.0) == [None, 20.0]
+
+
 def test_run_folders_are_numbered_and_never_overwritten(tmp_path):
     run = RunConfig(runs_dir=str(tmp_path))
     first = open_run_folder(run, "ant", resume=False)

@@ -45,14 +45,15 @@ class ReplanTrigger:
 
         Args:
             step: in the unit of the rule: environment steps, iterations, evaluations.
-            progress: under the present plan, more is better; NaN counts as none.
+            progress: under the present plan, more is better; what is not finite counts as none.
 
         Returns:
             "interval", "no_progress", or None.
         """
-        if progress > self._best + self.rule.least_progress or self._best == -math.inf:
-            self._best_step = step
-            self._best = progress if progress == progress else -math.inf
+        if math.isfinite(progress) and (
+            self._best == -math.inf or progress > self._best + self.rule.least_progress
+        ):
+            self._best_step, self._best = step, progress
         if self.rule.every is not None and step - self._begun >= self.rule.every:
             return "interval"
         if self.rule.patience is not None and step - self._best_step >= self.rule.patience:
