@@ -1,7 +1,48 @@
-"""What is mutated together, and which tests judge it (see `tests/mutate.py`)."""
+"""What is mutated, by what, and which tests judge it (see `tests/mutate.py`)."""
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+OPERATORS: dict[type, list[type]] = {
+    ast.Add: [ast.Sub],
+    ast.Sub: [ast.Add],
+    ast.Mult: [ast.Div],
+    ast.Div: [ast.Mult],
+    ast.Pow: [ast.Mult],
+    ast.BitAnd: [ast.BitOr],
+    ast.BitOr: [ast.BitAnd],
+    ast.Lt: [ast.LtE, ast.GtE],
+    ast.LtE: [ast.Lt, ast.Gt],
+    ast.Gt: [ast.GtE, ast.LtE],
+    ast.GtE: [ast.Gt, ast.Lt],
+    ast.Eq: [ast.NotEq],
+    ast.NotEq: [ast.Eq],
+    ast.And: [ast.Or],
+    ast.Or: [ast.And],
+}
+CALLS = {
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "min": "max",
+    "cummin": "cummax",
+    "cummax": "cummin",
+    "segment_min": "segment_max",
+    "any": "all",
+    "all": "any",
+}
+# Names of the same type, one of which is easily taken for the other: how parts are wired.
+NAMES = {
+    "target_critic_params": "critic_params",
+    "next_observation": "observation",
+    "next_features": "features",
+    "next_achieved_goal": "achieved_goal",
+    "next_body": "body",
+    "terminated": "truncated",
+    "truncated": "terminated",
+    "episode_end": "terminated",
+    "temperature_optimiser": "policy_optimiser",
+}
 
 
 class Group(NamedTuple):
