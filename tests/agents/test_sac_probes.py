@@ -3,8 +3,6 @@
 The temperature is all but 0, so that values are those of the reward alone; experience is fresh.
 """
 
-import types
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,6 +13,7 @@ from jaxagent.agents.hindsight import SoftBatch
 from jaxagent.agents.sac_config import SACConfig
 from jaxagent.agents.sac_her import SACHER
 from jaxagent.rollout import collect
+from tests.envs.test_goals import line
 
 COUNT, LENGTH, UPDATES, GROUPS = 32, 8, 8, 2
 
@@ -49,7 +48,7 @@ def train(name, iterations, episode_length=1000, **options):
     )  # fmt: skip
     agent = SACHER(
         config,
-        types.SimpleNamespace(goal_features=1),
+        line().spec,  # of one goal feature; its rewards are not looked at
         observation_size=env.observation_size + 1,
         action_size=1,
         encoder_sizes=(16,),
