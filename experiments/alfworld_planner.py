@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ from experiments.alfworld_data import (
 from experiments.household_episodes import LabelledEpisode, VisitedStates, words_in
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import PlannerConfig, continued, read_command_line
+from experiments.planner_inputs import check_games, input_sources
 from jaxagent.agents.planner import Imitation
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.load import load_model
@@ -50,11 +52,12 @@ from jaxagent.training.chunks import Position
 from jaxagent.training.config import refuse, to_plain
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
 from jaxagent.training.ending import exit_status
+from jaxagent.training.inputs import keep_inputs
 from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.packing import Shape
 from jaxagent.training.progress import Reporter
-from jaxagent.training.run_folder import open_run_folder, write_config
+from jaxagent.training.run_folder import open_run_folder, record_of, write_config
 from jaxagent.training.sft import Teaching, Validation, data_mesh
 from jaxagent.training.sft_curves import plot_teaching
 from jaxagent.training.written import EpisodeWriter
@@ -96,7 +99,8 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
         initial = _initial_params(config.initial, imitation, tokenizer)
         return Learner(imitation, tokenizer, initial, None, None)
     source = "smollm2-135m" if config.preset == "smollm2" else config.preset.removeprefix("hf:")
-    base = load_model(source)
+    # What is not learnt needs no more digits than it is computed with.
+    base = load_model(source, dtype=config.dtype if config.lora_rank else "float32")  # type: ignore[arg-type]
     model = dataclasses.replace(base.config, dtype=config.dtype, remat=True)
     lora = None
     if config.lora_rank:
@@ -113,7 +117,7 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
             f"row_tokens ({config.row_tokens}): episodes may have {longest} tokens, twice as many; "
             f"the context of preset ({config.preset}) has {model.max_positions}"
         )
-    tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size)
+    tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size, base.end_tokens)
     initial, frozen = (None, base.params) if lora else (base.params, None)
     return Learner(imitation, tokenizer, initial, frozen, source)
 
@@ -221,7 +225,7 @@ class Run:
             mesh=self.mesh,
             folder=self.folder,
             reporter=self.reporter,
-            config=to_plain(config),
+            config=record_of(config),
             initial=self.learner.initial,
             frozen=self.learner.frozen,
             between=self._dagger_rounds(),
@@ -288,7 +292,7 @@ class Run:
         learner, lora = self.learner, self.learner.imitation.lora
         if lora is not None:
             params = lora.merge(learner.frozen, params)
-        made = {"config": to_plain(self.config), "games": len(self.games.split.train)}
+        made = {"config": record_of(self.config), "games": len(self.games.split.train)}
         # Longer episodes than these are not trained on.
         context = max(s.length for s in batch_shapes(self.config)) if learner.source else None
         model, tokenizer = learner.imitation.model, learner.tokenizer
@@ -322,13 +326,19 @@ class Run:
         """One round: the planner plays train games, the expert labels what it has visited."""
         share = self.config.dagger_games / max(len(self.games.split.train), 1)
         paths = [p for p in self.games.split.train if share_below(f"{number}/{p}", share)]
+        paths = paths[: self.config.dagger_games]
         made, first = self.games.generated, (number - 1) * self.config.dagger_games
         games = [load_game(path) for path in paths] or [*made[first:], *made[:first]]
         games = games[: self.config.dagger_games]
-        episodes = play_games(self.player(params), games, horizon=self.config.horizon)
+        goals = [""] * len(games)
+        if self.config.goals == "human":
+            rng = random.Random(f"visited-{self.config.run.seed}-{number}")
+            goals[: len(paths)] = [rng.choice(human_goals(path)) for path in paths]
+        episodes = play_games(self.player(params), games, goals, self.config.horizon)
         labelled = [label_episode(game, each) for game, each in zip(games, episodes)]
         # The next chunk may be made already.
-        self.visited.add(position.chunk + 2, [LabelledEpisode(*each) for each in labelled])
+        kept = [LabelledEpisode(*each) for each in labelled]
+        self.visited.add(position.chunk + 2, kept, number)
         won = sum(each.won for each in episodes)
         self.reporter.say(f"round {number}: played {len(games)} train games, won {won}")
 
@@ -372,7 +382,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = Run(config, folder, reporter)
         reporter.say(run.describe())
         reporter.say(f"run folder: {folder}")
-        write_config(folder, to_plain(config))
+        if config.resume:
+            check_games(folder, run.games.split)
+        else:
+            sources = input_sources(config, run.games.split)
+            given = {name: str(getattr(config, name, "")) for name in sources}
+            keep_inputs(folder, sources, given)
+            write_config(folder, to_plain(config))
         return exit_status(folder, run.train)
     except (DataError, GameFileError, ValueError) as error:
         refuse(str(error))

@@ -24,17 +24,19 @@ from envs.goals import GoalSimulator, goal_simulator, goal_task
 from envs.randomise import Randomisation
 from envs.text.scores import wilson_interval
 from envs.vector import VectorEnv
+from experiments.run_kinds import check_kind
 from experiments.skills_config import SkillsConfig, command_of
 from experiments.train_skills import load_run, picture, randomised_body, simulators
 from jaxagent.models.skills import Skill, SkillParams, load_skill, save_skill
-from jaxagent.training.config import PLACEMENT, parse_command_line, refuse, to_plain
+from jaxagent.training.config import PLACEMENT, parse_command_line, refuse
 from jaxagent.training.devices import (
     choose_layout,
     local_chunk,
     prepare_cpu_devices,
     use_compilation_cache,
 )
-from jaxagent.training.evaluate import evaluate, write_report
+from jaxagent.training.evaluate import evaluate, write_result
+from jaxagent.training.run_folder import record_of
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 
 
@@ -76,6 +78,7 @@ def skill_of_run(folder: pathlib.Path, checkpoint: int | None) -> Skill:
     Raises:
         ValueError: not a run folder of train_skills, or its checkpoint cannot be used.
     """
+    check_kind(folder, "train_skills")
     config, trainer, state = load_run(folder, iteration=checkpoint)
     agent = jax.tree.map(lambda x: np.asarray(x[0]), jax.device_get(state.agent))
     normalises = trainer.agent.config.normalise_observations
@@ -90,9 +93,9 @@ def skill_of_run(folder: pathlib.Path, checkpoint: int | None) -> Skill:
 def describe(config: SkillsConfig) -> dict[str, Any]:
     """What a skill file says about where it comes from."""
     evaluated, task = simulators(config)[1], goal_task(config.task)
-    plain = to_plain(config)
-    for where in (*PLACEMENT, "name"):  # where it ran is nobody's business
-        del plain["run"][where]
+    plain = record_of(config)
+    for where in PLACEMENT:  # where it ran is nobody's business
+        plain["run"].pop(where, None)
     return {
         "task": config.task,
         "backend": config.backend or task.backend,
@@ -109,6 +112,18 @@ def describe(config: SkillsConfig) -> dict[str, Any]:
     }
 
 
+def evaluation_settings(skill: Skill, options: EvaluateSkillConfig) -> dict[str, Any]:
+    """What makes this evaluation another than one of the same skill; None is as in training."""
+    return {
+        "iteration": skill.meta.get("iteration"),
+        "seed": options.seed,
+        "episodes": options.episodes,
+        "reach": options.reach and list(options.reach),
+        "threshold": options.threshold,
+        "episode_length": options.episode_length,
+    }
+
+
 def steps_per_iteration(config: SkillsConfig) -> int:
     """Environment steps of one iteration."""
     return config.run.num_envs * config.run.unroll_length
@@ -121,6 +136,9 @@ def evaluator(skill: Skill, options: EvaluateSkillConfig) -> tuple[Trainer, Goal
         ValueError: the options ask for a goal space that cannot be.
     """
     meta = skill.meta
+    for name in ("reach", "threshold", "on_success", "episode_length"):
+        if name not in meta:
+            raise ValueError(f"skill ({skill.name}): its description lacks {name}")
     ranges = meta.get("configuration", {}).get("randomisation", {})
     randomisation = Randomisation(**{k: v and tuple(v) for k, v in ranges.items()})
     body = None
@@ -234,15 +252,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         refuse(str(error))
     evaluation, figures = play(skill, trainer, options.seed)
-    reward = simulator.spec.reward
-    result = {"skill": skill.name, "episodes": options.episodes, "seed": options.seed}
-    result |= {"reward": reward} | figures
+    reward, settings = simulator.spec.reward, evaluation_settings(skill, options)
+    result = {"skill": skill.name} | settings | {"reward": reward} | figures
     Console(highlight=False).print(table(figures, reward))
     out = options.out or (str(folder / "evaluation") if is_run else None)
     if out is not None:
         place = pathlib.Path(out)
         place.mkdir(parents=True, exist_ok=True)
-        write_report(place / "evaluation.json", result)
+        write_result(place, settings, result)
         picture(place, simulator, evaluation, f"{skill.name}: {skill.meta['task']}")
         print(f"evaluation.json and pictures in {place}")
     if options.export is not None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from envs.text.bridge import BatchEnv
 from envs.text.data import DataError
+from envs.text.describe import opening_text
 from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
 from envs.text.game import Game
 from envs.text.noisy import Reached
@@ -123,14 +124,14 @@ def label_episode(game: Game, episode: Episode) -> tuple[str, list[LabelledTurn]
     """An episode with what the searching expert would have done in each state.
 
     Args:
-        game: that was played; its task must be worded in the benchmark's templates.
-        episode: what was done in it.
+        game: that was played. The expert reads its task as the benchmark words it.
+        episode: what was done in it, whatever words the task had there.
 
     Returns:
         The opening, and the turns with their labels; none after a command that was refused for the
         third time in a row, from where on nothing new is visited.
     """
-    state, text = game.initial, episode.observations[0]
+    state, text = game.initial, opening_text(game, game.initial)
     expert, reached = SearchingExpert(text), Reached()
     turns = []
     for command in episode.commands:

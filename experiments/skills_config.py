@@ -1,6 +1,5 @@
 """Options of `experiments.train_skills`: task, file and command line, checked together."""
 
-import argparse
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -17,11 +16,14 @@ from jaxagent.training.config import (
     RunConfig,
     overlay,
     parse_command_line,
+    read_early,
     read_yaml,
     refuse,
 )
 from jaxagent.training.curriculum import CurriculumConfig
-from jaxagent.training.run_folder import CONFIG_FILE, take_up
+from jaxagent.training.inputs import read_inputs
+from jaxagent.training.run_folder import CONFIG_FILE, has_checkpoint
+from jaxagent.training.run_folder import continued as taken_up
 from jaxagent.types import GOAL_REWARDS, ON_SUCCESS, GoalSpec
 
 PROGRAM = "python -m experiments.train_skills"
@@ -186,11 +188,8 @@ def read_command_line(arguments: Sequence[str]) -> SkillsConfig:
     Args:
         arguments: without the program's name.
     """
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("task", "algorithm", "config"):
-        early.add_argument(f"--{name}")
-    known, _ = early.parse_known_args(list(arguments))
     try:
+        known = read_early(arguments, ("task", "algorithm"))
         file = read_yaml(known.config) if known.config else {}
         task = known.task or str(file.get("task", "ant_goal"))
         algorithm = known.algorithm or str(file.get("algorithm", "ppo"))
@@ -250,5 +249,7 @@ def continued(folder: pathlib.Path, arguments: Sequence[str]) -> SkillsConfig:
         ValueError: the command line asks for something else than was begun.
     """
     saved = read_config(folder / CONFIG_FILE)
-    asked = parse_command_line(type(saved), arguments, saved, PROGRAM, DESCRIPTION)
-    return take_up(saved, asked, folder)
+    config = taken_up(saved, folder, arguments, PROGRAM, DESCRIPTION)
+    # A recording is learnt from at the very beginning only.
+    needed = () if has_checkpoint(folder) else ("warm_start",)
+    return dataclasses.replace(config, **read_inputs(folder, needed))

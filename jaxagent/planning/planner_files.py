@@ -80,7 +80,8 @@ def save_planner(folder: Path, planner: Planner) -> None:
         kept = dataclasses.replace(planner.config, dtype=str(planner.params["embedding"].dtype))
         plain = planner.tokenizer.tokenizer
         (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
-        save_model(folder, LanguageModel(kept, planner.params, plain, folder.name))
+        ends = planner.tokenizer.end_tokens
+        save_model(folder, LanguageModel(kept, planner.params, plain, folder.name, ends))
         context = planner.context or planner.config.max_positions
         description |= {"context": context, "dtype": planner.config.dtype}
     else:
@@ -100,6 +101,13 @@ def _write_params(folder: Path, params: Mapping[str, Any]) -> None:
     write_safetensors(folder / "model.safetensors", specs, arrays.__getitem__)
 
 
+def planner_folder(source: str | Path) -> Path:
+    """Where a planner lies, or would lie; `source` is as of `load_planner`."""
+    if source in PACKAGED:
+        return Path(str(files("jaxagent.planning") / "trained" / str(source)))
+    return Path(source)
+
+
 def load_planner(source: str | Path) -> Planner:
     """A planner that comes with the package, or one from a folder.
 
@@ -113,10 +121,7 @@ def load_planner(source: str | Path) -> Planner:
         ValueError: there is no such planner, it is of another format, or its tensors are not
             those that its description asks for; the file and the field or tensor are named.
     """
-    if source in PACKAGED:
-        folder = Path(str(files("jaxagent.planning") / "trained" / str(source)))
-    else:
-        folder = Path(source)
+    folder = planner_folder(source)
     path = folder / DESCRIPTION_FILE
     if not path.is_file():
         known = ", ".join(PACKAGED)
@@ -125,7 +130,7 @@ def load_planner(source: str | Path) -> Planner:
         description = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(description, dict):
         raise ValueError(f"{path} must hold a mapping, found {_shown(description)}")
@@ -154,7 +159,7 @@ def _language_model(path: Path, description: Mapping[str, Any], style: Household
         config = dataclasses.replace(model.config, dtype=dtype)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    tokenizer = SubwordTokenizer(model.tokenizer, config.vocab_size)
+    tokenizer = SubwordTokenizer(model.tokenizer, config.vocab_size, model.end_tokens)
     made = _mapping(path, description, "made")
     return Planner(config, model.params, tokenizer, style, made, context)
 
@@ -243,12 +248,11 @@ def _read(folder: Path, config: LlamaConfig, tokenizer: WordTokenizer) -> dict[s
                 f"{file}: {name} has shape {list(stored[name].shape)}, {DESCRIPTION_FILE} says "
                 f"{list(shape)}"
             )
-    return unflatten(
-        {
-            tuple(name.split(".")): jnp.asarray(np.array(tensor.read()))
-            for name, tensor in stored.items()
-        }
-    )
+    arrays = {name: np.array(tensor.read()) for name, tensor in stored.items()}
+    for name, array in arrays.items():
+        if not np.isfinite(array.astype(np.float32)).all():
+            raise ValueError(f"{file}: {name} holds numbers that are not finite")
+    return unflatten({tuple(name.split(".")): jnp.asarray(x) for name, x in arrays.items()})
 
 
 def _some(names: Sequence[str]) -> str:

@@ -123,8 +123,26 @@ def fetch(tree):
     )
 
 
+def write_result(folder: pathlib.Path, settings: dict[str, Any], values: dict[str, Any]) -> None:
+    """Write an evaluation under a name that tells its settings, and as evaluation.json, the last.
+
+    Args:
+        folder: that exists.
+        settings: what makes it another evaluation, in the order of the name; None is left out.
+        values: the result, its settings too.
+    """
+    parts = [f"{name}-{_told(value)}" for name, value in settings.items() if value is not None]
+    for name in ("-".join(["evaluation", *parts]), "evaluation"):
+        write_report(folder / f"{name}.json", values)
+
+
+def _told(value: Any) -> str:
+    """A setting as a name can hold it."""
+    return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def write_report(path: pathlib.Path, values: dict) -> None:
     """Write a small JSON file beside the run's others, whole or not at all."""
-    draft = path.with_suffix(".tmp")
+    draft = path.with_name(path.name + ".tmp")
     draft.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     draft.replace(path)

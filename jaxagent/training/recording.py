@@ -3,7 +3,7 @@
 import functools
 import json
 import pathlib
-import zipfile
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +17,9 @@ from jaxagent.agents.behaviour_cloning import (
     clone_behaviour,
     undo_tanh,
 )
+from jaxagent.models.archives import read_archive
 from jaxagent.rollout import collect
-from jaxagent.training.loop import NonFiniteTraining
+from jaxagent.training.nonfinite import NonFiniteTraining
 from jaxagent.training.trainer import WARM_START, Trainer, TrainState
 from jaxagent.types import Env, Policy
 
@@ -74,10 +75,18 @@ def record(
     return Recording(**arrays, task=task)
 
 
-def save_recording(path: pathlib.Path, recording: Recording) -> None:
-    """Write a recording, whole or not at all."""
+def save_recording(
+    path: pathlib.Path, recording: Recording, made: Mapping[str, Any] | None = None
+) -> None:
+    """Write a recording, whole or not at all.
+
+    Args:
+        path: the file.
+        recording: its content.
+        made: how it came about, as JSON can hold it; kept in the description.
+    """
     arrays: dict[str, Any] = recording._asdict()
-    meta = {"format": FORMAT, "task": arrays.pop("task")}
+    meta = {"format": FORMAT, "task": arrays.pop("task"), "made": dict(made or {})}
     draft = path.with_name(path.name + ".tmp")
     with draft.open("wb") as file:
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)
@@ -100,20 +109,13 @@ def load_recording(
         ±1 is ±1, and where `pre_tanh` is infinite or NaN there, `undo_tanh` gives it.
 
     Raises:
-        ValueError: no such file, no recording, or one of another task; arrays of other shapes,
-            no steps; a number that is not finite, or an action outside [-1, 1].
+        ValueError: no such file, no whole recording, or one of another task; arrays of other
+            shapes, no steps; a number that is not finite, or an action outside [-1, 1].
     """
-    try:
-        with pathlib.Path(path).open("rb") as opened, np.load(opened) as file:
-            meta = json.loads(str(file["meta"]))
-            arrays = {name: file[name] for name in _ARRAYS}
-    except OSError as error:
-        reason = error.strerror or "it is no recording"
-        raise ValueError(f"recording ({path}) cannot be read: {reason}") from None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise ValueError(f"recording ({path}) cannot be read: it is no recording") from None
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise ValueError(f"recording ({path}) must have the format {FORMAT}")
+    meta, arrays = read_archive(pathlib.Path(path), "recording", FORMAT)
+    if arrays.keys() != set(_ARRAYS):
+        odd = sorted(arrays.keys() ^ set(_ARRAYS))[0]
+        raise ValueError(f"recording ({path}) must hold {', '.join(_ARRAYS)}, no more: see {odd}")
     recording = _checked(path, Recording(**arrays, task=str(meta.get("task"))))
     found = recording.observation.shape[-1], recording.action.shape[-1]
     if recording.task != task or found != (observation_size, action_size):

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxagent.planning.guidance import Guidance, GuidanceState
 from jaxagent.rollout import collect
 from jaxagent.training.devices import AXIS, Layout
+from jaxagent.training.nonfinite import keep_stopped
 from jaxagent.types import Env, EnvState, EnvStep, SimulatorState, Trajectory
 
 # What a run's own key is folded with, beside the numbers of its iterations: 2^31 - 1 and below.
@@ -252,7 +253,8 @@ class Trainer:
             self.unroll_length,
         )
         guidance, reward, guidance_metrics = self._reward(state, trajectory)
-        agent, agent_metrics = self.agent.update(state.agent, trajectory, reward, update_key)
+        updated = self.agent.update(state.agent, trajectory, reward, update_key)
+        agent, agent_metrics = keep_stopped(state.agent, *updated)
         metrics = episode_metrics(trajectory) | guidance_metrics | agent_metrics
         state = state.replace(
             agent=agent, env=env, guidance=guidance, iteration=state.iteration + 1

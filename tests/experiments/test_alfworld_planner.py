@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from envs.text.alfworld import written_game
 from envs.text.demonstrations import demonstrate, write_demonstrations
 from envs.text.describe import opening_text
 from envs.text.engine import admissible_commands, step
@@ -18,10 +19,11 @@ from envs.text.noisy import Noise, demonstrate_noisily
 from envs.text.panels import load_panel
 from envs.text.scores import Episode
 from envs.text.searching import SearchingExpert
-from experiments import alfworld_planner
+from experiments import alfworld_planner, evaluate_text
 from experiments.alfworld_data import (
     Demonstrator,
     entity_tokenizer,
+    find_games,
     kinds_of_things,
     renumbered,
     share_below,
@@ -46,6 +48,7 @@ from jaxagent.models.llm.words import SubwordTokenizer
 from jaxagent.planning.household_format import FORMATS, Reply
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import Planner, load_planner, save_planner
+from jaxagent.training.chunks import Position
 from jaxagent.training.packing import Shape
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
 from tests.models.llm.files import small_tokenizer, write_folder
@@ -213,6 +216,20 @@ def test_a_hugging_face_folder_learns_in_full_and_by_low_rank_terms(tmp_path, ca
     assert told["base_model_name_or_path"] == str(tmp_path / "model")
     merged, best = lora.merge(base.params, adapters), load_model(tmp_path / "low" / "best").params
     jax.tree.map(np.testing.assert_array_equal, merged, best)
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"), [("", "float32"), ("--lora-rank 2", "bfloat16")], ids=["full", "low"]
+)
+def test_frozen_parameters_are_of_the_type_that_computes(more, kept, tmp_path):
+    """What is not learnt needs no more digits than it is computed with; what is learnt does."""
+    small_base(tmp_path / "model")
+    options = [*HUGGING_FACE, "--preset", f"hf:{tmp_path / 'model'}", "--dtype", "bfloat16"]
+    config = read_command_line([*options, *more.split()])
+    learner = alfworld_planner.make_learner(config, find_games(config))
+    params = learner.frozen if more else learner.initial
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {kept}
+    assert learner.imitation.model.dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("style", ["plain", "plain-hierarchical"])
@@ -517,6 +534,8 @@ def test_files_and_the_command_line_are_read_in_order(tmp_path):
 
 def test_a_round_plays_each_game_once(small_model):
     class Looker:
+        most_games = 9
+
         def begin(self, openings):
             self.count = len(openings)
 
@@ -529,3 +548,85 @@ def test_a_round_plays_each_game_once(small_model):
     assert episodes[0].task == "stow it"
     assert "stow it" in episodes[0].observations[0]
     assert episodes[1].task == games[1].task_text
+
+
+def described_games(folder, split, count):
+    """Games of the generator as files, with what two people might have written of each."""
+    made = sorted(generate_games(count, 21), key=lambda each: each.game.name)
+    for each in made:
+        place = folder / "json_2.1.1" / split / each.game.name
+        place.mkdir(parents=True)
+        written_game(each.game_data, place)
+        said = [{"task_desc": f"Please do {each.game.name} {who}."} for who in "ab"]
+        annotations = json.dumps({"turk_annotations": {"anns": said}})
+        (place / "traj_data.json").write_text(annotations)
+    return [each.game for each in made]
+
+
+def test_rounds_with_human_goals_play_what_people_wrote(tmp_path, small_model, capsys):
+    described_games(tmp_path, "train", 5)
+    options = [*SHORT, "--source", "alfworld", "--data", str(tmp_path), "--goals", "human"]
+    config = read_command_line([*options, "--dagger", "1", "--dagger-games", "4"])
+    run = alfworld_planner.Run(config, tmp_path / "run", alfworld_planner.Reporter())
+    params = run.learner.imitation.init(jax.random.key(0)).params
+    run._visit(1, params, Position(0, 1))
+    episodes = run.visited.before(2)
+    assert episodes
+    assert all(re.search(r"Your task is to: please do .* [ab]\.$", e.opening) for e in episodes)
+    assert all(turn.label for episode in episodes for turn in episode.turns)
+
+
+def test_a_panel_is_played_by_the_words_of_people(tmp_path, capsys):
+    games = described_games(tmp_path, "valid_seen", 3)
+    panel = load_panel("valid_seen", tmp_path)
+    assert [game.name for game, _ in panel.games] == [game.name for game in games]
+    goals = evaluate_text._human_goals(_first_games(panel, 2), tmp_path)
+    assert goals == [f"please do {game.name.lower()} a" for game in games[:2]]
+    settings = Settings("planner:tiny", 0.0, 0, 2, 0, "free", "human")
+    episodes, _ = play_panel(_first_games(panel, 2), settings, goals)
+    for episode, goal in zip(episodes, goals):
+        assert episode.observations[0].endswith(f"Your task is to: {goal}.")
+    capsys.readouterr()
+    arguments = ["--agent", "planner:tiny", "--panel", "generated_unseen", "--goals", "human"]
+    assert evaluate_text.main(arguments) == 2
+    expected = "error: --goals human: nobody described the games of generated_unseen\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_rounds_of_one_chunk_are_all_kept(tmp_path, small_model, capsys):
+    """A chunk lasts for many updates: three rounds fall into the first one."""
+    options = [*SHORT, "--runs-dir", str(tmp_path), "--dagger", "3", "--dagger-games", "2"]
+    config = read_command_line(options)
+    run = alfworld_planner.Run(config, tmp_path / "run", alfworld_planner.Reporter())
+    params = run.learner.imitation.init(jax.random.key(0)).params
+    for number in (1, 2, 3):
+        run._visit(number, params, Position(0, number))
+    files = sorted(path.name for path in (tmp_path / "run" / "visited").iterdir())
+    assert files == [f"from-000000002-round-00{number}.json" for number in (1, 2, 3)]
+    assert len(run.visited.before(2)) == 6
+    assert not run.visited.before(1)
+    again = VisitedStates(tmp_path / "run" / "visited")
+    assert again.before(2) == run.visited.before(2)
+    run._visit(2, params, Position(0, 2))  # of an attempt that broke off after it
+    assert len(VisitedStates(tmp_path / "run" / "visited").before(2)) == 6
+
+
+def test_files_of_rounds_before_they_were_numbered_are_read(tmp_path):
+    kept = {"format": "jaxagent.visited.1", "episodes": [["a", []]]}
+    (tmp_path / "from-000000003.json").write_text(json.dumps(kept))
+    assert VisitedStates(tmp_path).before(3) == [LabelledEpisode("a", [])]
+    (tmp_path / "from-².json").write_text(json.dumps(kept))
+    with pytest.raises(ValueError, match="a round is named by a number"):
+        VisitedStates(tmp_path)
+
+
+def test_labels_are_the_expert_s_whatever_words_the_task_has():
+    game = next(generate_games(1, 3)).game
+    opening = opening_text(game, game.initial)
+    reworded = with_goal(opening, "be so kind as to do the thing")
+    episode = Episode(game.name, "", "", [opening], ["look", "inventory"], [], [], False)
+    plain, human = (
+        label_episode(game, episode._replace(observations=[o])) for o in (opening, reworded)
+    )
+    assert human[0] == reworded
+    assert human[1] == plain[1]

@@ -10,10 +10,12 @@ from experiments.alfworld_data import plain_tokenizer
 from experiments.household_rounds import play_games
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.words import SubwordTokenizer
 from jaxagent.planning import household_player
 from jaxagent.planning.household_format import FORMATS, Reply
 from jaxagent.planning.household_player import HouseholdPlayer, PlannerModel
 from jaxagent.planning.reply_grammar import reply_grammar
+from tests.models.llm.files import small_tokenizer
 from tests.planning.small_planner import logits_after, small_planner
 
 TURNS = 3
@@ -282,3 +284,13 @@ def test_games_are_played_in_batches_whose_caches_fit(games, monkeypatch):
     assert parts == whole
     play_games(HouseholdPlayer(model, cache_bytes=1), games[:2], horizon=1)
     assert begun[4:] == [1, 1]  # one game is played in any case
+
+
+def test_the_end_of_a_turn_ends_a_reply():
+    tokenizer = SubwordTokenizer(small_tokenizer(), 300, end_tokens=(7, 9))
+    for style in ("plain", "plain-hierarchical"):
+        grammar = reply_grammar(FORMATS[style], tokenizer)
+        assert (grammar.following[:, [7, 9]] == grammar.end).all()
+        assert grammar.following[grammar.start, 8] == grammar.start
+    ids = tokenizer.encode("look")
+    assert tokenizer.decode([*ids, 7]) == tokenizer.decode(ids) == "look"

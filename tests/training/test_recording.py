@@ -15,6 +15,16 @@ from jaxagent.types import PolicySample
 from tests.agents.plane import point_task, straight
 from tests.training.probe_run import make_trainer, run_config
 
+
+def damaged(content: bytes):
+    """Thirty pieces of a file, and thirty copies with one bit of the first half turned."""
+    generator = np.random.default_rng(0)
+    for cut in generator.integers(0, len(content), 30):
+        yield content[:cut]
+    for place in generator.integers(60, len(content) // 2, 30):
+        yield content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+
+
 SIZES = {"observation_size": 4, "action_size": 2}
 
 
@@ -70,6 +80,15 @@ def test_other_files_are_refused(recording, tmp_path):
             load_recording(file, **wanted)
         assert "\n" not in str(refusal.value)
         assert str(file) in str(refusal.value)
+
+
+def test_a_recording_that_is_cut_or_has_a_wrong_bit_is_refused(recording, tmp_path):
+    path = tmp_path / "walk.npz"
+    save_recording(path, recording)
+    for content in damaged(path.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be read: it is no recording or not whole"):
+            load_recording(path, task="point", **SIZES)
 
 
 def changed(recording, name, index, value):

@@ -33,6 +33,9 @@ PACKAGED: dict[str, tuple[str, str]] = {
 }
 """Models that a Python package carries: name -> (package, file in it)."""
 
+# Of what a GGUF file becomes: raised where another folder is made of the same file.
+_CONVERSION = 2
+
 SPECIAL_ROLES = ("bos", "eos", "pad")
 
 
@@ -43,6 +46,8 @@ class LanguageModel(NamedTuple):
     params: Mapping[str, Any]
     tokenizer: PreTrainedTokenizerBase
     name: str
+    end_tokens: tuple[int, ...] = ()
+    """Ids with which a reply is over, beside the tokeniser's own end token."""
 
 
 def load_model(source: str | Path, *, dtype: Dtype = "float32") -> LanguageModel:
@@ -119,7 +124,35 @@ def load_folder(
         params = read_params(config, open_safetensors(folder), dtype)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
-    return LanguageModel(config, params, load_tokenizer(folder), name or folder.resolve().name)
+    tokenizer = load_tokenizer(folder)
+    ends = _end_tokens(folder, config.vocab_size)
+    return LanguageModel(config, params, tokenizer, name or folder.resolve().name, ends)
+
+
+def _end_tokens(folder: Path, vocab_size: int) -> tuple[int, ...]:
+    """What `generation_config.json` and `config.json` say that ends a reply: an id or a list."""
+    found: list[int] = []
+    for file in (folder / "generation_config.json", folder / "config.json"):
+        if not file.is_file():
+            continue
+        given = read_json_object(file).get("eos_token_id")
+        listed = given if isinstance(given, list) else [] if given is None else [given]
+        for token in listed:
+            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+                raise ValueError(f"{file}: eos_token_id ({given!r}) must be an id or a list of ids")
+            found.append(token)
+    # What the model has no row for it cannot say.
+    return tuple(dict.fromkeys(token for token in found if token < vocab_size))
+
+
+def _gguf_end_tokens(file: GGUF, vocab_size: int) -> tuple[int, ...]:
+    """The ends of a text, of a turn and of a message."""
+    found: list[int] = []
+    for name in ("eos", "eot", "eom"):
+        token = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if token is not None and 0 <= int(token) < vocab_size:
+            found.append(int(token))
+    return tuple(dict.fromkeys(found))
 
 
 def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
@@ -128,7 +161,7 @@ def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
         raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, found {dtype!r}")
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    folder = models_cache() / f"{path.stem}-{digest[:16]}"
+    folder = models_cache() / f"{path.stem}-{digest[:16]}-{_CONVERSION}"
     if not folder.is_dir():
         try:
             _convert(open_gguf(path), folder)
@@ -146,7 +179,8 @@ def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
 def _read_gguf(file: GGUF, name: str, dtype: Dtype) -> LanguageModel:
     config = dataclasses.replace(config_from_gguf(file), dtype=dtype)
     params = read_params(config, tensors_from_gguf(file, config), dtype)
-    return LanguageModel(config, params, tokenizer_from_gguf(file.metadata), name)
+    ends = _gguf_end_tokens(file, config.vocab_size)
+    return LanguageModel(config, params, tokenizer_from_gguf(file.metadata), name, ends)
 
 
 def _convert(file: GGUF, folder: Path) -> None:
@@ -160,7 +194,7 @@ def _convert(file: GGUF, folder: Path) -> None:
         made.mkdir()
         specs = [TensorSpec(n, t.shape, np.dtype(np.float32)) for n, t in stored.items()]
         write_safetensors(made / "model.safetensors", specs, lambda name: stored[name].read())
-        _write_rest(made, config, tokenizer)
+        _write_rest(made, config, tokenizer, _gguf_end_tokens(file, config.vocab_size))
         try:
             made.rename(folder)
         except OSError:  # FileExistsError or "not empty", as the system likes
@@ -185,11 +219,23 @@ def save_model(folder: str | Path, model: LanguageModel) -> None:
     specs, read = params_to_tensors(model.config, model.params)
     with replaced_files(Path(folder), last="config.json", replaced=MODEL_FILES) as made:
         write_safetensors(made / "model.safetensors", specs, read)
-        _write_rest(made, model.config, model.tokenizer)
+        _write_rest(made, model.config, model.tokenizer, model.end_tokens)
 
 
-def _write_rest(folder: Path, config: LlamaConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+def _write_rest(
+    folder: Path,
+    config: LlamaConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    end_tokens: tuple[int, ...],
+) -> None:
     tokenizer.save_pretrained(folder)
-    special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in SPECIAL_ROLES}
+    special: dict[str, Any] = {
+        f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in SPECIAL_ROLES
+    }
+    ends = dict.fromkeys(
+        token for token in (special["eos_token_id"], *end_tokens) if token is not None
+    )
+    if len(ends) > 1:
+        special["eos_token_id"] = list(ends)
     text = json.dumps({**config.to_hf(), **special}, indent=2)
     (folder / "config.json").write_text(text + "\n")

@@ -39,7 +39,7 @@ class SamplingConfig:
     What a row draws does not depend on the other rows of the batch. Rows that share settings, turns
     of a session and places of the conversation draw apart: all of these go into the noise."""
     stop_tokens: tuple[int, ...] | None = None
-    """Ids that end a reply; None is the tokeniser's end token."""
+    """Ids that end a reply; None is the end tokens of tokeniser and model."""
     stop_strings: tuple[str, ...] = ()
     """Texts that end a reply; the text is cut before them, the tokens are kept."""
     max_repeats: int = 0

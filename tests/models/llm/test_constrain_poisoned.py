@@ -119,5 +119,5 @@ def test_a_broken_model_says_one_of_the_strings(bad):
     generator = Generator(model._replace(params=params))
     constraint = string_set(byte_tokenizer(), COMMANDS, end_token=byte_tokenizer().eos_token_id)
     modes = [dataclasses.replace(mode, max_new_tokens=40) for mode in MODES]
-    for reply in generator.generate(["look "] * len(modes), modes, constraint):
+    for reply in generator.generate(["look"] * len(modes), modes, constraint):
         assert (reply.text in COMMANDS, reply.finish_reason) == (True, "end")
