@@ -129,7 +129,7 @@ def play(repeats: int, planner: str | None) -> dict[str, float]:
         model = PlannerModel(agent.model, params, entity_tokenizer(), FORMATS["compact"])
     else:
         model = load_planner(planner).playing()
-    play_turn: Any = household_player._play_turn
+    play_turn: Any = household_player.play_turn
     play_turn.clear_cache()
     seconds, won, programs = [], 0, []
     for _ in range(repeats + 1):

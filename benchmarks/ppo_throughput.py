@@ -257,7 +257,8 @@ def measure_return(seed: int, cap: int, console: Console) -> list[dict[str, Any]
     """Rows of the return part, ours first; a Brax row that can no longer win is cut short."""
     config = preset("cpu", "run")
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, seed=seed))
-    sides = {OURS: our_epochs(config, config.run.evaluation_interval, evaluated=True)}
+    interval = max(1, config.run.num_iterations // config.run.num_evaluations)
+    sides = {OURS: our_epochs(config, interval, evaluated=True)}
     for devices in reversed(brax_layouts()):
         options = BraxPPO(num_timesteps=cap, num_evals=0, seed=seed, max_devices_per_host=devices)
         options = dataclasses.replace(

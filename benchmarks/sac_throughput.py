@@ -149,8 +149,8 @@ def seconds_of(function: Callable, repeats: int) -> float:
 def relabelling_seconds(trainer: OffPolicyTrainer, state: TrainState, repeats: int) -> float:
     """Seconds of an iteration that hindsight takes: drawn and relabelled, less drawn with k = 0.
 
-    With k = 0 the same windows are sampled, observations made and rewards worked out, but no goal
-    is looked for.
+    With k = 0 as many steps are drawn, observations made and rewards worked out, but no goal is
+    looked for.
     """
 
     def drawing(share: float) -> Callable:

@@ -31,6 +31,8 @@ from jaxagent.types import (
     SimulatorState,
 )
 
+HELD_STEPS = 5  # in a row, the last of an episode, for which a goal counts as held
+
 
 class GoalState(struct.PyTreeNode, kw_only=True):
     """What is underneath a goal-conditioned state."""
@@ -49,6 +51,12 @@ class GoalSimulator:
     Goal and start are drawn afresh at every reset. With `on_success="redraw"` the next goal is
     drawn at the step that reaches the last one: that step is rewarded for the old goal and its
     successor already observes the new one, so the value of what follows counts.
+
+    What an episode counts as when it ends (`GoalOutcome.success`), by `on_success`:
+        end     1 where the last step is a success. What the body does after it is not seen.
+        hold    1 where the last `HELD_STEPS` steps are successes: to pass through the goal, at
+                the last step too, is none, nor is a fall after it was reached.
+        redraw  the share of the goals drawn that were reached; the last one never was.
 
     Attributes:
         name: of the task and its body.
@@ -98,17 +106,19 @@ class GoalSimulator:
         goal, achieved, outcome = _present(state)
         before: GoalState = state.physics
         body = self.simulator.step(before.simulator, action)
-        features = self.features(body)
+        body, features = self._contain(body, state)
         after = self.spec.achieved(features)
         threshold = before.difficulty.threshold
         reward, success = self.spec.judge(achieved, after, goal, body.terminated, threshold)
         elapsed = before.elapsed + 1
+        first = (outcome.goals_reached == 0) & success
+        reached, held = outcome.goals_reached + success, jnp.where(success, outcome.held + 1, 0)
         outcome = GoalOutcome(
             distance=self.spec.distance(after, goal),
-            goals_reached=outcome.goals_reached + success,
-            steps_to_success=jnp.where(
-                (outcome.goals_reached == 0) & success, elapsed, outcome.steps_to_success
-            ),
+            goals_reached=reached,
+            steps_to_success=jnp.where(first, elapsed, outcome.steps_to_success),
+            held=held,
+            success=self._counted(success, held, reached),
         )
         physics = before.replace(simulator=body, elapsed=elapsed)
         if self.spec.on_success == "redraw":
@@ -135,6 +145,29 @@ class GoalSimulator:
         key = jax.eval_shape(lambda: jax.random.key(0))
         return jax.eval_shape(self.reset, key).observation.shape[-1]
 
+    def _counted(self, success, held, reached) -> Float[Array, ""]:
+        """What the episode counts as if it ends now."""
+        counted = {
+            "end": success,
+            "hold": held >= HELD_STEPS,
+            "redraw": reached / (reached + 1),
+        }[self.spec.on_success]
+        return counted.astype(jnp.float32)
+
+    def _contain(self, body: SimulatorState, before: SimulatorState):
+        """The body and its features; one that left the finite numbers fell where it was last seen.
+
+        Judged like any other fall, an exploded simulation is no way out of a costly episode.
+        """
+        features = self.features(body)
+        finite = jnp.isfinite(features).all()
+        seen = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old),
+            (body.body, features),
+            (before.body, before.features),
+        )
+        return body.replace(body=seen[0], terminated=body.terminated | ~finite), seen[1]
+
     def _begin(
         self, body: SimulatorState, difficulty: Difficulty, key: PRNGKeyArray
     ) -> SimulatorState:
@@ -146,7 +179,7 @@ class GoalSimulator:
         physics = GoalState(
             simulator=body, difficulty=difficulty, key=later_key, drawn=none_yet, elapsed=none_yet
         )
-        outcome = GoalOutcome(distance, goals_reached=none_yet, steps_to_success=none_yet)
+        outcome = GoalOutcome(distance, none_yet, none_yet, none_yet, jnp.zeros((), jnp.float32))
         return self._state(physics, features, goal, outcome)
 
     def _redraw(self, goal, physics: GoalState, features, success):
@@ -209,7 +242,11 @@ def goal_task(name: str) -> GoalTask:
 
 
 def goal_simulator(
-    name: str, backend: str | None = None, body: Simulator | None = None, **changes: Any
+    name: str,
+    backend: str | None = None,
+    body: Simulator | None = None,
+    spec: GoalSpec | None = None,
+    **changes: Any,
 ) -> GoalSimulator:
     """A goal-conditioned simulator.
 
@@ -217,13 +254,14 @@ def goal_simulator(
         name: of the task.
         backend: None is the one that suits the task.
         body: use this instead of the task's own, one with randomised masses for example.
-        changes: fields of the task's `GoalSpec`: reach, threshold, reward, on_success.
+        spec: use this instead of the task's own.
+        changes: fields of the `GoalSpec`: reach, threshold, reward, on_success, fall_cost.
 
     Raises:
         ValueError: an unknown task or backend, or a goal space that cannot be.
     """
     task = goal_task(name)
-    spec = dataclasses.replace(task.spec, **changes)
+    spec = dataclasses.replace(spec or task.spec, **changes)
     backend = backend or task.backend
     body = body or task.make(backend)
     return GoalSimulator(f"{name}-{backend}", body, task.features, spec, task.show)

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxagent.types import Body, SimulatorState
+from envs.goals import GoalSimulator
+from jaxagent.types import Body, GoalSpec, SimulatorState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +139,44 @@ def truncation_bootstrap() -> ProbeSimulator:
         lambda key: jnp.zeros(1),
         lambda observation, action: (observation, jnp.ones(()), jnp.zeros((), bool)),
     )
+
+
+CLIFF = -0.5  # where a point that goes below falls
+
+
+def cliff(reward: str = "sparse") -> GoalSimulator:
+    """A point on a line, a cliff a few steps behind it, a goal many steps ahead.
+
+    A step moves it by a tenth of the action; it starts within 0.3 of the origin, falls below
+    `CLIFF`, and has to come within 0.2 of a goal 3 to 4 ahead. An agent to which the end of an
+    episode is worth more than a goal that is far jumps; a correct one reaches every goal.
+
+    Args:
+        reward: as in `jaxagent.types.GoalSpec`.
+    """
+    body = ProbeSimulator(
+        "cliff",
+        1,
+        lambda key: jax.random.uniform(key, (1,), minval=-0.3, maxval=0.3),
+        lambda place, action: (
+            place + 0.1 * action,
+            jnp.zeros(()),
+            place[0] + 0.1 * action < CLIFF,
+        ),
+    )
+    spec = GoalSpec(
+        state_indices=(0,),
+        see=lambda features, goal: jnp.concatenate([features, goal - features], -1),
+        goal_features=1,
+        sample=lambda key, features, reach: jax.random.uniform(
+            key, (1,), minval=reach[0], maxval=reach[1]
+        ),
+        workspace=(0.0, 10.0),
+        reach=(3.0, 4.0),
+        threshold=0.2,
+        reward=reward,
+    )
+    return GoalSimulator("cliff", body, lambda state: state.observation, spec)
 
 
 PROBES: dict[str, Callable[[], ProbeSimulator]] = {

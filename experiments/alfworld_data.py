@@ -126,7 +126,7 @@ def human_goals(path: Path) -> list[str]:
     try:
         annotations = json.loads(file.read_text(encoding="utf-8"))["turk_annotations"]["anns"]
         return [_sentence(annotation["task_desc"]) for annotation in annotations]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise DataError(f"{file} holds no sentences of people (turk_annotations)") from None
 
 
@@ -191,7 +191,7 @@ def human_words(paths: Sequence[Path], least: int = 3) -> list[str]:
     return sorted(word for word, count in counts.items() if count >= least)
 
 
-_NAME = re.compile(r"\b([a-z]+) (\d+)\b")
+_NAME = re.compile(r"\b([a-z]+) ([0-9]{1,9})\b")
 
 
 def renumbered(episode: LabelledEpisode, rng: random.Random) -> LabelledEpisode:

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -38,23 +39,25 @@ from experiments.alfworld_data import (
 from experiments.household_episodes import LabelledEpisode, VisitedStates, words_in
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import PlannerConfig, continued, read_command_line
+from experiments.planner_inputs import check_games, input_sources
 from jaxagent.agents.planner import Imitation
 from jaxagent.models.llm.config import LlamaConfig
-from jaxagent.models.llm.load import LanguageModel, load_model, save_model
-from jaxagent.models.llm.lora import LoRA
-from jaxagent.models.llm.words import SubwordTokenizer, Tokenizer, WordTokenizer, with_embedding
+from jaxagent.models.llm.load import load_model
+from jaxagent.models.llm.lora import LoRA, save_lora
+from jaxagent.models.llm.words import SubwordTokenizer, WordTokenizer
 from jaxagent.planning.household_format import FORMATS
-from jaxagent.planning.household_player import HouseholdPlayer, PlannerModel
+from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import Planner, load_planner, save_planner
 from jaxagent.training.chunks import Position
 from jaxagent.training.config import refuse, to_plain
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
 from jaxagent.training.ending import exit_status
+from jaxagent.training.inputs import keep_inputs
 from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.packing import Shape
 from jaxagent.training.progress import Reporter
-from jaxagent.training.run_folder import open_run_folder, write_config
+from jaxagent.training.run_folder import open_run_folder, record_of, write_config
 from jaxagent.training.sft import Teaching, Validation, data_mesh
 from jaxagent.training.sft_curves import plot_teaching
 from jaxagent.training.written import EpisodeWriter
@@ -67,11 +70,11 @@ class Learner(NamedTuple):
     """What learns, and what it needs to be written and kept."""
 
     imitation: Imitation
-    tokenizer: Tokenizer
+    tokenizer: WordTokenizer | SubwordTokenizer
     initial: Any
     frozen: Any
-    base: LanguageModel | None
-    """The model that training began with; None from scratch."""
+    source: str | None
+    """The language model that training began with; None from scratch."""
 
 
 def make_learner(config: PlannerConfig, games: Games) -> Learner:
@@ -96,7 +99,8 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
         initial = _initial_params(config.initial, imitation, tokenizer)
         return Learner(imitation, tokenizer, initial, None, None)
     source = "smollm2-135m" if config.preset == "smollm2" else config.preset.removeprefix("hf:")
-    base = load_model(source)
+    # What is not learnt needs no more digits than it is computed with.
+    base = load_model(source, dtype=config.dtype if config.lora_rank else "float32")  # type: ignore[arg-type]
     model = dataclasses.replace(base.config, dtype=config.dtype, remat=True)
     lora = None
     if config.lora_rank:
@@ -113,9 +117,9 @@ def make_learner(config: PlannerConfig, games: Games) -> Learner:
             f"row_tokens ({config.row_tokens}): episodes may have {longest} tokens, twice as many; "
             f"the context of preset ({config.preset}) has {model.max_positions}"
         )
-    tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size)
+    tokenizer = SubwordTokenizer(base.tokenizer, model.vocab_size, base.end_tokens)
     initial, frozen = (None, base.params) if lora else (base.params, None)
-    return Learner(imitation, tokenizer, initial, frozen, base)
+    return Learner(imitation, tokenizer, initial, frozen, source)
 
 
 def _initial_params(source: str | None, imitation: Imitation, tokenizer: WordTokenizer) -> Any:
@@ -221,7 +225,7 @@ class Run:
             mesh=self.mesh,
             folder=self.folder,
             reporter=self.reporter,
-            config=to_plain(config),
+            config=record_of(config),
             initial=self.learner.initial,
             frozen=self.learner.frozen,
             between=self._dagger_rounds(),
@@ -231,7 +235,7 @@ class Run:
 
     def player(self, params: Any, is_constrained: bool = False) -> HouseholdPlayer:
         """Someone who plays with these parameters."""
-        return HouseholdPlayer(self._playing(params), is_constrained=is_constrained)
+        return HouseholdPlayer(self._planner(params).playing(), is_constrained=is_constrained)
 
     def validate(self, params: Any) -> Validation:
         """Plays the validation games, freely and greedily."""
@@ -252,18 +256,13 @@ class Run:
         return Validation(total.success, metrics)
 
     def keep(self, params: Any, is_best: bool) -> None:
-        """Writes the parameters as a planner, or as a Hugging Face folder."""
+        """Writes the planner, with LoRA merged; and the low-rank terms beside it, as PEFT does."""
         folder = self.folder / ("best" if is_best else "last")
         learner = self.learner
-        if learner.base is None:
-            assert isinstance(learner.tokenizer, WordTokenizer)
-            made = {"config": to_plain(self.config), "games": len(self.games.split.train)}
-            save_planner(
-                folder,
-                Planner(learner.imitation.model, params, learner.tokenizer, self.style, made),
-            )
-            return
-        save_model(folder, learner.base._replace(params=self._merged(params)))
+        save_planner(folder, self._planner(params))
+        if learner.imitation.lora is not None:
+            model, lora = learner.imitation.model, learner.imitation.lora
+            save_lora(folder / "adapter", model, lora, params, base=learner.source)
 
     def judge(self, params: Any) -> None:
         """Plays the panels at the end, freely and constrained, and writes evaluation.json."""
@@ -289,14 +288,15 @@ class Run:
         text = json.dumps(result, indent=1)
         (self.folder / "evaluation.json").write_text(text + "\n", encoding="utf-8")
 
-    def _playing(self, params: Any) -> PlannerModel:
-        imitation = self.learner.imitation
-        decoder = with_embedding(self._merged(params), imitation.factors)
-        return PlannerModel(imitation.model, decoder, self.learner.tokenizer, self.style)
-
-    def _merged(self, params: Any) -> Any:
-        lora = self.learner.imitation.lora
-        return params if lora is None else lora.merge(self.learner.frozen, params)
+    def _planner(self, params: Any) -> Planner:
+        learner, lora = self.learner, self.learner.imitation.lora
+        if lora is not None:
+            params = lora.merge(learner.frozen, params)
+        made = {"config": record_of(self.config), "games": len(self.games.split.train)}
+        # Longer episodes than these are not trained on.
+        context = max(s.length for s in batch_shapes(self.config)) if learner.source else None
+        model, tokenizer = learner.imitation.model, learner.tokenizer
+        return Planner(model, params, tokenizer, self.style, made, context)
 
     def _panels(self):
         """(name, games, goals) of each panel."""
@@ -326,13 +326,19 @@ class Run:
         """One round: the planner plays train games, the expert labels what it has visited."""
         share = self.config.dagger_games / max(len(self.games.split.train), 1)
         paths = [p for p in self.games.split.train if share_below(f"{number}/{p}", share)]
+        paths = paths[: self.config.dagger_games]
         made, first = self.games.generated, (number - 1) * self.config.dagger_games
         games = [load_game(path) for path in paths] or [*made[first:], *made[:first]]
         games = games[: self.config.dagger_games]
-        episodes = play_games(self.player(params), games, horizon=self.config.horizon)
+        goals = [""] * len(games)
+        if self.config.goals == "human":
+            rng = random.Random(f"visited-{self.config.run.seed}-{number}")
+            goals[: len(paths)] = [rng.choice(human_goals(path)) for path in paths]
+        episodes = play_games(self.player(params), games, goals, self.config.horizon)
         labelled = [label_episode(game, each) for game, each in zip(games, episodes)]
         # The next chunk may be made already.
-        self.visited.add(position.chunk + 2, [LabelledEpisode(*each) for each in labelled])
+        kept = [LabelledEpisode(*each) for each in labelled]
+        self.visited.add(position.chunk + 2, kept, number)
         won = sum(each.won for each in episodes)
         self.reporter.say(f"round {number}: played {len(games)} train games, won {won}")
 
@@ -376,7 +382,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = Run(config, folder, reporter)
         reporter.say(run.describe())
         reporter.say(f"run folder: {folder}")
-        write_config(folder, to_plain(config))
+        if config.resume:
+            check_games(folder, run.games.split)
+        else:
+            sources = input_sources(config, run.games.split)
+            given = {name: str(getattr(config, name, "")) for name in sources}
+            keep_inputs(folder, sources, given)
+            write_config(folder, to_plain(config))
         return exit_status(folder, run.train)
     except (DataError, GameFileError, ValueError) as error:
         refuse(str(error))

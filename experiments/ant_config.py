@@ -1,6 +1,5 @@
 """Options of `experiments.ant_guidance`: preset, file and command line, checked together."""
 
-import argparse
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -14,10 +13,13 @@ from jaxagent.training.config import (
     RunConfig,
     overlay,
     parse_command_line,
+    read_early,
     read_yaml,
     refuse,
 )
-from jaxagent.training.run_folder import CONFIG_FILE, take_up
+from jaxagent.training.inputs import read_inputs
+from jaxagent.training.run_folder import CONFIG_FILE
+from jaxagent.training.run_folder import continued as taken_up
 
 PROGRAM = "python -m experiments.ant_guidance"
 DESCRIPTION = (
@@ -25,6 +27,7 @@ DESCRIPTION = (
     "evaluation is without guidance."
 )
 PRESETS = ("auto", "cpu", "gpu")
+INPUTS = ("planner", "distill_from")  # options that may name files and folders
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +77,6 @@ class AntConfig:
         if self.compare and self.removal_test:
             raise ValueError("compare and removal_test cannot be combined: choose one")
         self.ppo.check_batch(self.run.num_envs, self.run.unroll_length)
-        check_planner(self.planner)
         self._check_model()
 
     @property
@@ -141,12 +143,14 @@ def read_command_line(arguments: Sequence[str], machine: str) -> AntConfig:
         arguments: without the program's name.
         machine: the preset that auto stands for, "cpu" or "gpu".
     """
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("task", "preset", "config"):
-        early.add_argument(f"--{name}")
-    known, _ = early.parse_known_args(list(arguments))
     try:
+        known = read_early(arguments, ("task", "preset", "planner"))
         file = read_yaml(known.config) if known.config else {}
+        planner = known.planner or file.get("planner")
+        resumes = file.get("resume") if known.resume is None else known.resume
+        # A run that is taken up has kept what its planner reads; here it may be gone.
+        if isinstance(planner, str) and not resumes:
+            check_planner(planner)
         task = known.task or str(file.get("task", "run"))
         chosen = known.preset or str(file.get("preset", "auto"))
         chosen = machine if chosen == "auto" else chosen
@@ -158,7 +162,26 @@ def read_command_line(arguments: Sequence[str], machine: str) -> AntConfig:
     return parse_command_line(AntConfig, arguments, default, PROGRAM, DESCRIPTION)
 
 
-def continued(config: AntConfig, folder: pathlib.Path, arguments: Sequence[str]) -> AntConfig:
+def read_config(folder: pathlib.Path, needed: Sequence[str] = ()) -> AntConfig:
+    """The configuration of a run, as its folder has it, with what it has kept for its own.
+
+    Args:
+        folder: of the run, or of an arm.
+        needed: of `INPUTS`; they are looked at. A plan that is a file is always needed.
+
+    Raises:
+        ValueError: there is none, none of this experiment's, or what it needs is gone.
+    """
+    path = folder / CONFIG_FILE
+    return _with_inputs(overlay(AntConfig(), read_yaml(path), str(path)), folder, needed)
+
+
+def _with_inputs(config: AntConfig, folder: pathlib.Path, needed: Sequence[str]) -> AntConfig:
+    options = {*needed, *(() if config.asks_model else ("planner",))}
+    return dataclasses.replace(config, **read_inputs(folder, sorted(options)))
+
+
+def continued(folder: pathlib.Path, arguments: Sequence[str]) -> AntConfig:
     """The configuration of a run that is taken up again: its own, only placed anew.
 
     Raises:
@@ -166,5 +189,5 @@ def continued(config: AntConfig, folder: pathlib.Path, arguments: Sequence[str])
     """
     path = folder / CONFIG_FILE
     saved = overlay(AntConfig(), read_yaml(path), str(path))
-    asked = parse_command_line(AntConfig, arguments, saved, PROGRAM, DESCRIPTION)
-    return take_up(saved, asked, folder)
+    config = taken_up(saved, folder, arguments, PROGRAM, DESCRIPTION)
+    return _with_inputs(config, folder, INPUTS)

@@ -18,7 +18,7 @@ from envs.ant import ant
 from envs.brax_env import BraxSimulator
 from envs.skeleton import skeleton
 from envs.vector import VectorEnv
-from experiments.ant_config import AntConfig, continued, read_command_line
+from experiments.ant_config import AntConfig, continued, read_command_line, read_config
 from experiments.ant_plan import (
     EAST,
     begin_plan,
@@ -27,18 +27,15 @@ from experiments.ant_plan import (
     plan_beforehand,
     plan_capacity,
 )
+from experiments.run_kinds import check_kind
 from jaxagent.agents.ppo import PPO
+from jaxagent.planning.backends import is_endpoint
 from jaxagent.planning.goal_planner import describe_plan
 from jaxagent.planning.guidance import Guidance
 from jaxagent.planning.plan_guide import PlanGuide
 from jaxagent.planning.plans import dump_plan
 from jaxagent.training.checkpoint import Checkpoints
-from jaxagent.training.config import (
-    overlay,
-    read_yaml,
-    refuse,
-    to_plain,
-)
+from jaxagent.training.config import refuse, to_plain
 from jaxagent.training.devices import (
     AXIS,
     Layout,
@@ -50,6 +47,7 @@ from jaxagent.training.devices import (
 )
 from jaxagent.training.ending import exit_status
 from jaxagent.training.evaluate import write_report
+from jaxagent.training.inputs import Source, keep_inputs, run_files
 from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
@@ -57,7 +55,7 @@ from jaxagent.training.plan_follower import PLAN_FILE, PlanFollower
 from jaxagent.training.plots import plot_curves, plot_paths
 from jaxagent.training.progress import Reporter
 from jaxagent.training.render import write_gif, write_html
-from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder, write_config
+from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder, record_of, write_config
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 from jaxagent.training.trials import ARMS, compare_arms, removal_test
 from jaxagent.types import Plan, Simulator
@@ -138,7 +136,7 @@ def load_run(
         raise ValueError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
     if not (folder / "checkpoints").is_dir() and (folder / ARMS[0]).is_dir():
         raise ValueError(f"{folder} is a comparison: name one of its arms, {folder / ARMS[0]}")
-    config = overlay(AntConfig(), read_yaml(path), str(path))
+    config = read_config(folder)
     if episodes is not None:
         run = dataclasses.replace(config.run, evaluation_episodes=episodes)
         config = dataclasses.replace(config, run=run)
@@ -165,6 +163,7 @@ def load_teacher(config: AntConfig):
     if config.distill_from is None:
         return None
     folder, simulator = pathlib.Path(config.distill_from), ant(config.task, config.backend)
+    check_kind(folder, "ant_guidance")
     _, trainer, state = load_run(folder)
     theirs = trainer.env.observation_size, trainer.env.action_size
     ours = simulator.observation_size, simulator.action_size
@@ -264,7 +263,7 @@ def _train_arms(
             reporter.say(f"arm: {arm}")
         guided = arm == ARMS[0] and teacher is None
         training = Arm(
-            trainer, programs, config.run, place, reporter, guided, draw, to_plain(config),
+            trainer, programs, config.run, place, reporter, guided, draw, record_of(config),
             plans=plans if guided else None,
         )  # fmt: skip
         state, _ = training.train(resume=config.resume)
@@ -283,11 +282,29 @@ def _train_arms(
 
 
 def open_folders(config: AntConfig, folders: Iterable[pathlib.Path], plan: Plan) -> None:
-    """Write what is known before training: the configuration, and the plan it begins with."""
+    """Write what is known before training: the configuration, what it depends on, and the plan.
+
+    A folder that has its configuration already is that of a run that is taken up.
+    """
     for place in folders:
-        write_config(place, to_plain(config))
+        if not (place / CONFIG_FILE).exists():
+            sources = input_sources(config)
+            given = {name: getattr(config, name) for name in sources}
+            keep_inputs(place, sources, given)
+            write_config(place, to_plain(config))
         if jax.process_index() == 0:
             write_report(place / PLAN_FILE, dump_plan(plan))
+
+
+def input_sources(config: AntConfig) -> dict[str, Source]:
+    """The files and folders that a run of this configuration depends on, by option."""
+    sources: dict[str, Source] = {}
+    planner = pathlib.Path(config.planner)
+    if config.planner != "rule" and not is_endpoint(config.planner) and planner.exists():
+        sources["planner"] = planner
+    if config.distill_from is not None:
+        sources["distill_from"] = run_files(pathlib.Path(config.distill_from))
+    return sources
 
 
 def draw_curves(config: AntConfig, folder: pathlib.Path, plan: Plan | None) -> None:
@@ -310,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config = read_command_line(arguments, "gpu")
         folder = open_run_folder(config.run, f"ant-{config.task}", config.resume)
         if config.resume:
-            config = continued(config, folder, arguments)
+            config = continued(folder, arguments)
         layout = choose_layout(
             config.run.num_envs, config.ppo.shuffle_groups, config.run.num_devices
         )

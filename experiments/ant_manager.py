@@ -9,8 +9,8 @@ with another run's manager and replay over another skill; what was asked of the 
 not what the new one would have to be asked for, which `--correct-sub-goals` (HIRO) puts right.
 """
 
+import dataclasses
 import json
-import math
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -32,11 +32,13 @@ from experiments.manager_config import (
     continued,
     read_command_line,
     read_config,
+    with_inputs,
 )
+from experiments.manager_pictures import draw_paths, picture
 from jaxagent.agents.manager import ManagedSimulator, arrival_spec, correct_transitions
 from jaxagent.agents.ppo import PPO
 from jaxagent.agents.sac_her import SACHER
-from jaxagent.models.skills import Skill, load_skill
+from jaxagent.models.skills import Skill, load_skill, save_skill, skill_file
 from jaxagent.replay import Replay
 from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.config import refuse, to_plain
@@ -44,22 +46,27 @@ from jaxagent.training.devices import (
     AXIS,
     Layout,
     choose_layout,
+    join_processes,
     local_chunk,
     prepare_cpu_devices,
     use_compilation_cache,
 )
 from jaxagent.training.ending import exit_status
+from jaxagent.training.inputs import Source, Written, keep_inputs, run_files
 from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.off_policy import OffPolicyTrainer
-from jaxagent.training.plots import plot_curves, plot_paths
+from jaxagent.training.plots import plot_curves
 from jaxagent.training.progress import Reporter
-from jaxagent.training.run_folder import open_run_folder, write_config
+from jaxagent.training.run_folder import (
+    has_checkpoint,
+    open_run_folder,
+    record_of,
+    write_config,
+)
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 from jaxagent.types import Simulator
-
-PATHS_DRAWN = 24
 
 
 def open_skill(name: str) -> Skill:
@@ -146,10 +153,10 @@ def _off_policy(
     run = config.run
     course: Any = simulator.simulator
     spec = arrival_spec(simulator, course.simulator.spec.state_indices, course.radius)
-    buffer = config.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+    buffer = config.sac.sizes(run.num_envs, run.unroll_length)
     return OffPolicyTrainer(
         agent=SACHER(config.sac, spec, **sizes),
-        replay=Replay(buffer.rows, buffer.row_length, buffer.window),
+        replay=Replay(buffer.rows, buffer.row_length),
         groups=config.sac.sample_groups,
         warmup_iterations=buffer.warmup_iterations,
         remember=simulator.remember,
@@ -158,16 +165,22 @@ def _off_policy(
 
 
 def starter(
-    config: ManagerConfig, trainer: Trainer, reporter: Reporter
+    config: ManagerConfig, folder: pathlib.Path, trainer: Trainer, reporter: Reporter
 ) -> Callable[[TrainState], TrainState]:
     """What prepares a fresh state: nothing, or the manager and the replay of another run.
+
+    Args:
+        config: of the run.
+        folder: of the run; with a checkpoint in it there is no fresh state to prepare.
+        trainer: what the state is of.
+        reporter: is told what came of it.
 
     Raises:
         ValueError: the other run is none, or its decisions mean something else.
     """
     if not isinstance(config, SACManagerConfig) or not isinstance(trainer, OffPolicyTrainer):
         return lambda state: state
-    if config.start_from is None or config.resume:
+    if config.start_from is None or (config.resume and has_checkpoint(folder)):
         return lambda state: state
     before = _other_run(config, trainer)
     is_corrected = config.correct_sub_goals
@@ -190,12 +203,60 @@ def _other_run(config: SACManagerConfig, trainer: Trainer) -> TrainState:
         theirs, ours = getattr(other, name), getattr(config, name)
         if theirs != ours:
             raise ValueError(f"start_from ({folder}) has {name} {theirs}, this run has {ours}")
+    return _restored(folder, config, trainer)
+
+
+def _restored(
+    folder: pathlib.Path, config: ManagerConfig, trainer: Trainer, iteration: int | None = None
+) -> TrainState:
+    """A state that a run has saved; the last without a number."""
     like = trainer.abstract_state(config.run.num_seeds)
-    checkpoints = Checkpoints(folder / "checkpoints", other.run.checkpoints_kept)
+    checkpoints = Checkpoints(folder / "checkpoints", config.run.checkpoints_kept)
     try:
-        return checkpoints.restore(like, trainer.shardings(like))[0]
+        return checkpoints.restore(like, trainer.shardings(like), iteration)[0]
     finally:
         checkpoints.close()
+
+
+def load_run(
+    folder: pathlib.Path, iteration: int | None = None, episodes: int | None = None
+) -> tuple[ManagerConfig, Trainer, TrainState]:
+    """A run as it was saved: configuration, what it was made of, and its state.
+
+    Args:
+        folder: a run folder.
+        iteration: of the checkpoint; None is the last.
+        episodes: evaluate on this many instead of as many as in training.
+
+    Raises:
+        ValueError: not a run folder, or what is in it cannot be used.
+    """
+    if not (folder / "checkpoints").is_dir():
+        raise ValueError(f"{folder} is not a run folder: it has no checkpoints")
+    config = with_inputs(read_config(folder), folder, ("skill",))
+    if episodes is not None:
+        run = dataclasses.replace(config.run, evaluation_episodes=episodes)
+        config = dataclasses.replace(config, run=run)
+    trainer = build(config, choose_layout(config.run.num_envs, config.groups))
+    return config, trainer, _restored(folder, config, trainer, iteration)
+
+
+def input_sources(config: ManagerConfig) -> dict[str, Source]:
+    """The files and folders that a run of this configuration depends on, by option."""
+    sources: dict[str, Source] = {}
+    if not (isinstance(config, PPOManagerConfig) and config.flat):
+        skill = pathlib.Path(config.skill)
+        if skill.is_dir():
+            read = open_skill(config.skill)
+            sources["skill"] = Written(
+                ".npz", lambda path: save_skill(path, read.policy, read.params, read.meta)
+            )
+        elif skill_file(config.skill).is_file():
+            # One that is shipped as well: the next version may ship another.
+            sources["skill"] = skill_file(config.skill)
+    if isinstance(config, SACManagerConfig) and config.start_from is not None:
+        sources["start_from"] = run_files(pathlib.Path(config.start_from))
+    return sources
 
 
 def correct(trainer: OffPolicyTrainer, state: TrainState, reporter: Reporter) -> TrainState:
@@ -250,38 +311,37 @@ def describe(config: ManagerConfig, layout: Layout, trainer: Trainer) -> str:
     return "\n".join(told)
 
 
-def picture(path: pathlib.Path, evaluation: Evaluation, title: str) -> None:
-    """The paths of an evaluation's first seed from above; walls are rows of small circles."""
-    course = Course(BraxSimulator("ant"))
-    paths = np.asarray(evaluation.path)[0, :PATHS_DRAWN]
-    marks = [(*course.target, course.radius)]
-    for x0, y0, x1, y1 in course.walls:
-        for share in np.linspace(0.0, 1.0, 2 + round(5 * math.dist((x0, y0), (x1, y1)))):
-            marks.append((x0 + share * (x1 - x0), y0 + share * (y1 - y0), 0.05))
-    plot_paths(path, paths, marks, title)
-
-
 def train(config: ManagerConfig, folder: pathlib.Path, layout: Layout, reporter: Reporter) -> None:
     """Train what the configuration asks for, in its folder, to the end."""
     trainer = build(config, layout)
-    prepare = starter(config, trainer, reporter)
+    prepare = starter(config, folder, trainer, reporter)
     reporter.say(describe(config, layout, trainer))
     reporter.say(f"run folder: {folder}")
-    plain = to_plain(config)
-    write_config(folder, plain)
+    if not config.resume:
+        sources = input_sources(config)
+        keep_inputs(folder, sources, {name: getattr(config, name) for name in sources})
+        write_config(folder, to_plain(config))
     seeds = range(config.run.seed, config.run.seed + config.run.num_seeds)
     programs = trainer.compile(trainer.init(list(seeds)))
     reporter.say(f"compiled in {programs.compile_seconds:.0f} s")
 
+    latest: list[Evaluation] = []
+
     def draw(where: pathlib.Path, evaluation: Evaluation) -> None:
         plot_curves(where / "curves.png", read_metrics(where / "metrics.jsonl"), where.name)
         share = float(np.mean(evaluation.success))
-        picture(where / "paths.png", evaluation, f"{where.name}: {share:.0%} arrive")
+        draw_paths(where / "paths.png", evaluation, f"{where.name}: {share:.0%} arrive")
+        latest[:] = [evaluation]
 
     arm = Arm(
-        trainer, programs, config.run, folder, reporter, draw=draw, config=plain, prepare=prepare
-    )
+        trainer, programs, config.run, folder, reporter, draw=draw, config=record_of(config),
+        prepare=prepare,
+    )  # fmt: skip
     arm.train(resume=config.resume)
+    if latest:  # process 0
+        share = float(np.mean(latest[0].success))
+        env: Any = trainer.evaluation_env
+        picture(folder, env.simulator, latest[0], f"{folder.name}: {share:.0%} arrive")
 
 
 @leave_on_signals()
@@ -291,13 +351,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_cpu_devices(spare_threads=True)
     config = read_command_line(arguments)
     try:
+        join_processes(config.run.coordinator, config.run.num_processes, config.run.process_id)
         folder = open_run_folder(config.run, folder_prefix(config), config.resume)
         if config.resume:
             config = continued(folder, arguments)
         layout = choose_layout(config.run.num_envs, config.groups, config.run.num_devices)
         if config.dry_run:
             trainer = build(config, layout)
-            starter(config, trainer, Reporter())  # what cannot be started from is refused
+            starter(config, folder, trainer, Reporter())  # what cannot be started from is refused
             print(json.dumps(to_plain(config), indent=2))
             print(describe(config, layout, trainer))
             return 0

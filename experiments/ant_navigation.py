@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.goals import GoalSimulator, goal_simulator
+from envs.text.scores import wilson_interval
 from envs.vector import VectorEnv
-from experiments.evaluate_skill import skill_of_run, wilson_interval
+from experiments.evaluate_skill import skill_of_run
 from jaxagent.agents.hierarchy import (
     Episodes,
     Hierarchy,
@@ -145,7 +146,7 @@ def summarise(episodes: Episodes, count: int) -> dict:
     """What the episodes of a course of `count` points came to, in numbers."""
     completed = np.asarray(episodes.verdict == Verdict.COMPLETE)
     segments = episodes.segments
-    low, high = wilson_interval(float(completed.mean()), len(completed))
+    low, high = wilson_interval(int(completed.sum()), len(completed))
     fell = ((segments.outcome == Outcome.FELL) & segments.mask).any(axis=0)
     steps = episodes.steps.mask.sum(axis=0)
     return {

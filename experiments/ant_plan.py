@@ -12,6 +12,7 @@ from jaxagent.planning.rules import RulePlanner
 from jaxagent.planning.serving.replanning import ReplanRule
 from jaxagent.planning.serving.service import ServiceSettings
 from jaxagent.training.plan_follower import PLAN_FILE
+from jaxagent.training.run_folder import has_checkpoint
 from jaxagent.types import Plan
 
 EAST = (1000.0, 0.0)  # where `run` runs to, metres
@@ -94,7 +95,7 @@ def begin_plan(config: AntConfig, guide: PlanGuide | None, folder: pathlib.Path)
     """
     if guide is None:
         return plan_beforehand(config)
-    if config.resume and any(path.name.isdigit() for path in folder.glob("checkpoints/*")):
+    if config.resume and has_checkpoint(folder):
         # Where it differs from the checkpoint's, that one is restored with the state.
         return plan_of_run(config, folder)
     return guide.begin()

@@ -1,14 +1,15 @@
-"""Evaluate and draw a trained run: `python -m experiments.evaluate RUN`.
+"""Evaluate and draw a run of `ant_guidance` or `ant_manager`: `python -m experiments.evaluate RUN`.
 
 Plays fresh episodes with the deterministic policy, always without guidance, prints a table, and
-writes evaluation.json, rollout.gif, rollout.html and paths.png into RUN/evaluation.
+writes evaluation.json, rollout.gif, rollout.html and paths.png into RUN/evaluation. Each result is
+kept beside it under a name of its own: iteration, seed and episodes.
 """
 
 import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -16,12 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.ant import ant
-from experiments.ant_guidance import load_run, picture
+from experiments import ant_guidance, ant_manager, manager_pictures
 from experiments.ant_plan import plan_of_run
+from experiments.run_kinds import check_kind
 from jaxagent.training.config import parse_command_line, refuse
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
-from jaxagent.training.evaluate import evaluate, summarise, write_report
-from jaxagent.training.metrics import bootstrap_interval
+from jaxagent.training.evaluate import evaluate, summarise, write_result
+from jaxagent.training.statistics import bootstrap_interval
 from jaxagent.training.trainer import Evaluation
 
 
@@ -47,7 +49,7 @@ class EvaluateConfig:
 
 def table(evaluation: Evaluation, first_seed: int) -> Table:
     """One row a seed, one for all."""
-    shown = Table("seed", "episodes", "return", "95 % interval", "length", "success")
+    shown = Table("seed", "episodes", "return", "spread", "length", "success")
     returns = np.asarray(evaluation.episode_return)
     for row, episodes in enumerate(returns):
         low, high = bootstrap_interval(episodes)
@@ -55,7 +57,7 @@ def table(evaluation: Evaluation, first_seed: int) -> Table:
             str(first_seed + row),
             str(len(episodes)),
             f"{episodes.mean():,.1f}",
-            f"{low:,.1f} to {high:,.1f}",
+            f"95 % [{low:,.1f}, {high:,.1f}] over episodes",
             f"{evaluation.episode_length[row].mean():,.1f}",
             f"{evaluation.success[row].mean():.1%}",
         )
@@ -64,8 +66,8 @@ def table(evaluation: Evaluation, first_seed: int) -> Table:
         shown.add_row(
             "all",
             str(returns.size),
-            f"{report.mean:,.1f}",
-            f"{report.low:,.1f} to {report.high:,.1f}",
+            f"{report.interquartile_mean:,.1f}",
+            report.interval,
             f"{report.episode_length:,.1f}",
             f"{np.mean(report.success_rate):.1%}",
         )
@@ -84,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not options.folder:
             raise ValueError("folder must be given: python -m experiments.evaluate RUN")
-        config, trainer, state = load_run(
+        kind = check_kind(folder, "ant_guidance", "ant_manager")
+        load: Any = ant_manager.load_run if kind == "ant_manager" else ant_guidance.load_run
+        config, trainer, state = load(
             folder, iteration=options.checkpoint, episodes=options.episodes
         )
     except ValueError as error:
@@ -98,13 +102,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "lengths": evaluation.episode_length.tolist(),
         "successes": evaluation.success.tolist(),
     }
-    write_report(
-        out / "evaluation.json",
-        {"iteration": iteration, "seed": options.seed} | report.metrics() | episodes,
-    )
-    plan = plan_of_run(config, folder)
-    title = f"{folder.name}: {config.task}, iteration {iteration}"
-    picture(out, ant(config.task, config.backend), evaluation, plan, title)
+    count = config.run.evaluation_episodes
+    settings = {"iteration": iteration, "seed": options.seed, "episodes": count}
+    write_result(out, settings, settings | report.metrics() | episodes)
+    env: Any = trainer.evaluation_env
+    if kind == "ant_manager":
+        title = f"{folder.name}: iteration {iteration}"
+        manager_pictures.picture(out, env.simulator, evaluation, title)
+    else:
+        title = f"{folder.name}: {config.task}, iteration {iteration}"
+        plan = plan_of_run(config, folder)
+        ant_guidance.picture(out, ant(config.task, config.backend), evaluation, plan, title)
     console = Console(highlight=False)
     console.print(table(evaluation, config.run.seed))
     console.print(f"without guidance, deterministic policy; pictures in {out}", markup=False)

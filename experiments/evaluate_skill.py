@@ -2,11 +2,12 @@
 
 Takes the name of a skill that is shipped, a skill file, or a run folder of
 `experiments.train_skills`. Plays fresh goals with the deterministic policy, prints a table, and
-writes evaluation.json and pictures; `--export FILE` writes a run's policy as a skill file.
+writes evaluation.json and pictures; `--export FILE.npz` writes a run's policy as a skill file, and
+FILE.json beside it: its hash, the command that trains it, and the figures of this evaluation.
 """
 
 import dataclasses
-import math
+import hashlib
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -20,18 +21,22 @@ from rich.console import Console
 from rich.table import Table
 
 from envs.goals import GoalSimulator, goal_simulator, goal_task
+from envs.randomise import Randomisation
+from envs.text.scores import wilson_interval
 from envs.vector import VectorEnv
-from experiments.skills_config import SkillsConfig
-from experiments.train_skills import load_run, picture, simulators
+from experiments.run_kinds import check_kind
+from experiments.skills_config import SkillsConfig, command_of
+from experiments.train_skills import load_run, picture, randomised_body, simulators
 from jaxagent.models.skills import Skill, SkillParams, load_skill, save_skill
-from jaxagent.training.config import PLACEMENT, parse_command_line, refuse, to_plain
+from jaxagent.training.config import PLACEMENT, parse_command_line, refuse
 from jaxagent.training.devices import (
     choose_layout,
     local_chunk,
     prepare_cpu_devices,
     use_compilation_cache,
 )
-from jaxagent.training.evaluate import evaluate, write_report
+from jaxagent.training.evaluate import evaluate, write_result
+from jaxagent.training.run_folder import record_of
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 
 
@@ -73,6 +78,7 @@ def skill_of_run(folder: pathlib.Path, checkpoint: int | None) -> Skill:
     Raises:
         ValueError: not a run folder of train_skills, or its checkpoint cannot be used.
     """
+    check_kind(folder, "train_skills")
     config, trainer, state = load_run(folder, iteration=checkpoint)
     agent = jax.tree.map(lambda x: np.asarray(x[0]), jax.device_get(state.agent))
     normalises = trainer.agent.config.normalise_observations
@@ -87,21 +93,34 @@ def skill_of_run(folder: pathlib.Path, checkpoint: int | None) -> Skill:
 def describe(config: SkillsConfig) -> dict[str, Any]:
     """What a skill file says about where it comes from."""
     evaluated, task = simulators(config)[1], goal_task(config.task)
-    plain = to_plain(config)
-    for where in (*PLACEMENT, "name"):  # where it ran is nobody's business
-        del plain["run"][where]
+    plain = record_of(config)
+    for where in PLACEMENT:  # where it ran is nobody's business
+        plain["run"].pop(where, None)
     return {
         "task": config.task,
         "backend": config.backend or task.backend,
         "reach": list(evaluated.spec.reach),
         "threshold": evaluated.spec.threshold,
         "on_success": evaluated.spec.on_success,
+        "reward": evaluated.spec.reward,
+        "fall_cost": evaluated.spec.fall_cost,
+        "fall_steps": evaluated.spec.fall_steps,
         "episode_length": config.run.episode_length,
-        "command": f"python -m experiments.train_skills --task {config.task} "
-        f"--algorithm {config.algorithm} --seed {config.run.seed} "
-        f"--total-steps {config.run.total_steps}",
+        "command": command_of(config),
         "seed": config.run.seed,
         "configuration": plain,
+    }
+
+
+def evaluation_settings(skill: Skill, options: EvaluateSkillConfig) -> dict[str, Any]:
+    """What makes this evaluation another than one of the same skill; None is as in training."""
+    return {
+        "iteration": skill.meta.get("iteration"),
+        "seed": options.seed,
+        "episodes": options.episodes,
+        "reach": options.reach and list(options.reach),
+        "threshold": options.threshold,
+        "episode_length": options.episode_length,
     }
 
 
@@ -111,15 +130,25 @@ def steps_per_iteration(config: SkillsConfig) -> int:
 
 
 def evaluator(skill: Skill, options: EvaluateSkillConfig) -> tuple[Trainer, GoalSimulator]:
-    """What plays a skill's evaluation episodes.
+    """What plays a skill's evaluation episodes: the task as the run was rewarded and evaluated.
 
     Raises:
         ValueError: the options ask for a goal space that cannot be.
     """
     meta = skill.meta
+    for name in ("reach", "threshold", "on_success", "episode_length"):
+        if name not in meta:
+            raise ValueError(f"skill ({skill.name}): its description lacks {name}")
+    ranges = meta.get("configuration", {}).get("randomisation", {})
+    randomisation = Randomisation(**{k: v and tuple(v) for k, v in ranges.items()})
+    body = None
+    if randomisation.ranges:
+        body = randomised_body(meta["task"], meta["backend"], randomisation, 1.0)
     simulator = goal_simulator(
         meta["task"],
         meta["backend"],
+        body,
+        **{name: meta[name] for name in ("reward", "fall_cost", "fall_steps") if name in meta},
         reach=tuple(options.reach or meta["reach"]),
         threshold=meta["threshold"] if options.threshold is None else options.threshold,
         on_success=meta["on_success"],
@@ -161,29 +190,42 @@ def play(
         name: value[0] if isinstance(value, list) else value
         for name, value in report.metrics().items()
     }
-    for name in ("success_rate", "success_at_end_rate", "fall_rate"):
-        share, count = figures[name], evaluation.success.shape[1]
-        figures[f"{name}_interval_95"] = list(wilson_interval(float(share), count))  # type: ignore[arg-type]
+    for name in ("success_rate", "touched_rate", "fall_rate"):
+        count = evaluation.success.shape[1]
+        succeeded = round(float(figures[name]) * count)  # type: ignore[arg-type]
+        figures[f"{name}_interval_95"] = list(wilson_interval(succeeded, count))
     return evaluation, figures
 
 
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """95 % interval of a probability from a share of independent trials (Wilson 1927)."""
-    z = 1.959964
-    centre = share + z**2 / (2 * count)
-    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    return (centre - half) / (1 + z**2 / count), (centre + half) / (1 + z**2 / count)
+def table(figures: dict[str, Any], reward: str) -> Table:
+    """The figures for a person.
 
-
-def table(figures: dict[str, Any]) -> Table:
-    """The figures for a person."""
-    shown = Table("measure", "value", "95 % interval")
-    for name in ("success_rate", "success_at_end_rate", "fall_rate"):
+    Args:
+        figures: of `play`.
+        reward: that the return is of.
+    """
+    meaning = f"success: at the end of the episode; touched: at any step; return: {reward} reward"
+    shown = Table("measure", "value", "95 % interval", caption=meaning, caption_justify="left")
+    for name in ("success_rate", "touched_rate", "fall_rate"):
         low, high = figures[f"{name}_interval_95"]
         shown.add_row(name, f"{figures[name]:.1%}", f"{low:.1%} to {high:.1%}")
-    for name in ("steps_to_success", "final_distance", "episode_length"):
+    for name in ("episode_return", "steps_to_success", "final_distance", "episode_length"):
         shown.add_row(name, f"{figures[name]:.4g}", "")
     return shown
+
+
+def certificate(
+    options: EvaluateSkillConfig, meta: dict[str, Any], result: dict[str, Any]
+) -> dict[str, Any]:
+    """What stands beside a skill file, for a person and for the test that compares the two."""
+    content = pathlib.Path(options.export or "").read_bytes()
+    return {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "command": meta["command"],
+        "iteration": meta["iteration"],
+        "steps": meta["steps"],
+        "result": {name: value for name, value in result.items() if name != "skill"},
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -210,13 +252,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         refuse(str(error))
     evaluation, figures = play(skill, trainer, options.seed)
-    result = {"skill": skill.name, "episodes": options.episodes, "seed": options.seed} | figures
-    Console(highlight=False).print(table(figures))
+    reward, settings = simulator.spec.reward, evaluation_settings(skill, options)
+    result = {"skill": skill.name} | settings | {"reward": reward} | figures
+    Console(highlight=False).print(table(figures, reward))
     out = options.out or (str(folder / "evaluation") if is_run else None)
     if out is not None:
         place = pathlib.Path(out)
         place.mkdir(parents=True, exist_ok=True)
-        write_report(place / "evaluation.json", result)
+        write_result(place, settings, result)
         picture(place, simulator, evaluation, f"{skill.name}: {skill.meta['task']}")
         print(f"evaluation.json and pictures in {place}")
     if options.export is not None:
@@ -225,6 +268,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             skill.policy,
             skill.params,
             skill.meta | {"result": result},
+        )
+        write_report(
+            pathlib.Path(options.export).with_suffix(".json"),
+            certificate(options, skill.meta, result),
         )
         print(f"skill written to {options.export}")
     return 0

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from envs.text.alfworld import StockEnv, stock_version, written_game
 from envs.text.bridge import BatchEnv
-from envs.text.data import DataError
+from envs.text.data import DataError, data_root, list_games
 from envs.text.describe import opening_text
 from envs.text.game import Game
 from envs.text.household import presence
@@ -27,9 +27,10 @@ from envs.text.scores import Episode, Score, score_by_type
 from envs.text.searching import SearchingExpert
 from envs.text.transcripts import write_transcripts
 from envs.text.workers import WorkerEnv
+from experiments.alfworld_data import human_goals
 from experiments.household_chat import ChatAdvisor, chat_name
 from experiments.household_players import LoopPlayer, PlanPlayer, Player, PlayerTeam, RandomPlayer
-from experiments.household_rounds import ModelTeam, Team, play
+from experiments.household_rounds import ModelTeam, Team, batches, play
 from jaxagent.planning.backends import PACKAGED as CHATS
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import DESCRIPTION_FILE, PACKAGED, load_planner
@@ -49,6 +50,7 @@ class Settings(NamedTuple):
     horizon: int
     workers: int
     decoding: str = "free"
+    goals: str = "template"
 
 
 def check_agent(name: str, temperature: float, decoding: str = "free") -> None:
@@ -116,12 +118,15 @@ def _usual_place(thing: str, place: str) -> float:
     return presence().get((thing, place), 0.0)
 
 
-def play_panel(panel: Panel, settings: Settings) -> tuple[list[Episode], dict | None]:
+def play_panel(
+    panel: Panel, settings: Settings, goals: Sequence[str] | None = None
+) -> tuple[list[Episode], dict | None]:
     """Plays every game once: side by side, or one after the other for a language model.
 
     Args:
         panel: the games.
         settings: the agent and the horizon.
+        goals: another wording of each game's task; None keeps them all.
 
     Returns:
         One episode per game, in the panel's order, whatever the number of workers; and what a
@@ -138,10 +143,13 @@ def play_panel(panel: Panel, settings: Settings) -> tuple[list[Episode], dict | 
             f"--workers {settings.workers}: agent {settings.agent} plays one game after the other"
         )
     episodes: list[Episode] = []
-    for games_now in [[game] for game in games] if is_chat else [games]:
+    most = player.most_games if isinstance(player, HouseholdPlayer) else len(games)
+    for some in batches(len(games), 1 if is_chat else most):
+        games_now = games[some]
         env = _make_env(len(games_now), settings)
         try:
-            episodes += play(env, games_now, partial(make_team, settings, player, games_now))
+            gather = partial(make_team, settings, player, games_now)
+            episodes += play(env, games_now, gather, goals[some] if goals else None)
         finally:
             env.close()
     for note in player.notes() if player else ():
@@ -151,7 +159,8 @@ def play_panel(panel: Panel, settings: Settings) -> tuple[list[Episode], dict | 
 
 def _make_env(count: int, settings: Settings) -> TextEnv:
     if settings.workers:
-        return WorkerEnv(count, settings.workers, horizon=settings.horizon)
+        # Of games that do not fit into memory at once, the last ones may be few.
+        return WorkerEnv(count, min(settings.workers, count), horizon=settings.horizon)
     return BatchEnv(count, horizon=settings.horizon)
 
 
@@ -257,6 +266,7 @@ def report(panel: Panel, settings: Settings, scores: dict[str, Score]) -> dict:
         "horizon": settings.horizon,
         "agent": settings.agent,
         "decoding": settings.decoding,
+        "goals": settings.goals,
         "temperature": settings.temperature,
         "seed": settings.seed,
         "scores": {kind: part.as_dict() for kind, part in scores.items()},
@@ -300,6 +310,13 @@ def _parser() -> argparse.ArgumentParser:
         default="free",
         help="of trained planners: anything, or admissible commands only (default free)",
     )
+    add(
+        "--goals",
+        choices=("template", "human"),
+        default="template",
+        help="tasks as the benchmark words them, or as the first of the people who described each "
+        "game did (default template)",
+    )
     add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     add("--seed", type=int, default=0, help="of agents that sample (default 0)")
     add("--workers", type=int, default=0, help="processes; 0 plays in this one (default)")
@@ -316,7 +333,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     settings = Settings(
         options.agent, options.temperature, options.seed, options.horizon, options.workers,
-        options.decoding,
+        options.decoding, options.goals,
     )  # fmt: skip
     try:
         check_agent(settings.agent, settings.temperature, settings.decoding)
@@ -326,9 +343,12 @@ def main(arguments: list[str] | None = None) -> int:
                 raise ValueError(f"--{option} {given} must be at least {least}")
         if options.oracle:
             stock_version()
+        if settings.goals == "human" and options.panel.startswith("generated"):
+            raise ValueError(f"--goals human: nobody described the games of {options.panel}")
         panel = load_panel(options.panel, options.data, options.expect_hash)
         panel = _first_games(panel, options.limit)
-        episodes, asked = play_panel(panel, settings)
+        goals = _human_goals(panel, options.data) if settings.goals == "human" else None
+        episodes, asked = play_panel(panel, settings, goals)
         refused = replay_on_stock(panel, episodes, settings.horizon) if options.oracle else None
     except (DataError, GameFileError, ImportError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -348,6 +368,12 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"error: --out {options.out}: {error}", file=sys.stderr)
             return 2
     return 1 if refused else 0
+
+
+def _human_goals(panel: Panel, root: Path | None) -> list[str]:
+    """What the first person who described each game of a panel wrote that is to be done."""
+    paths = list_games(data_root(root), panel.name.partition("[")[0])
+    return [human_goals(path)[0] for path in paths[: len(panel.games)]]
 
 
 def _first_games(panel: Panel, limit: int | None) -> Panel:

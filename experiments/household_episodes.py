@@ -1,6 +1,7 @@
 """Episodes of household games that are kept in files: visited by a planner, or recorded before."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,28 +67,36 @@ class VisitedStates:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._rounds: dict[int, list[LabelledEpisode]] = {}
+        self._rounds: dict[tuple[int, int], list[LabelledEpisode]] = {}
         for file in sorted(folder.glob("from-*.json")):
-            number = file.stem.removeprefix("from-")
-            if not number.isdigit():
-                raise ValueError(f"{file}: a round is named by a number, such as from-000000012")
-            self._rounds[int(number)] = _read_round(file)
+            named = re.fullmatch("from-([0-9]+)(?:-round-([0-9]+))?", file.stem)
+            if not named:
+                raise ValueError(
+                    f"{file}: a round is named by a number, such as from-000000012-round-001"
+                )
+            self._rounds[int(named[1]), int(named[2] or 0)] = _read_round(file)
 
-    def add(self, first_chunk: int, episodes: Sequence[LabelledEpisode]) -> None:
-        """Keep a round, for chunks from `first_chunk` on."""
+    def add(self, first_chunk: int, episodes: Sequence[LabelledEpisode], number: int = 0) -> None:
+        """Keep a round, in place of the same one of an attempt that broke off.
+
+        Args:
+            first_chunk: of those that may draw from it.
+            episodes: that were visited.
+            number: of the round; several may serve the same chunks.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / f"from-{first_chunk:09d}.json"
+        file = self.folder / f"from-{first_chunk:09d}-round-{number:03d}.json"
         unfinished = file.with_suffix(".part")
         kept = {"format": VISITED_FORMAT, "episodes": list(episodes)}
         unfinished.write_text(json.dumps(kept), encoding="utf-8")
         unfinished.replace(file)
-        self._rounds[first_chunk] = list(episodes)
+        self._rounds[first_chunk, number] = list(episodes)
 
     def before(self, chunk: int) -> list[LabelledEpisode]:
         """All episodes that a chunk may draw from."""
         return [
             episode
-            for first, episodes in sorted(self._rounds.items())
+            for (first, _), episodes in sorted(self._rounds.items())
             if first <= chunk
             for episode in episodes
         ]
@@ -98,7 +107,7 @@ def _read_round(file: Path) -> list[LabelledEpisode]:
         kept = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not JSON: {error}") from None
     if not isinstance(kept, dict):
         raise ValueError(

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from envs.text.bridge import BatchEnv
 from envs.text.data import DataError
+from envs.text.describe import opening_text
 from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
 from envs.text.game import Game
 from envs.text.noisy import Reached
@@ -105,23 +106,32 @@ def play_games(
     goals: Sequence[str] | None = None,
     horizon: int = DEFAULT_HORIZON,
 ) -> list[Episode]:
-    """`play`, by one model in this process."""
-    env = BatchEnv(len(games), horizon=horizon)
-    return play(env, games, lambda openings: ModelTeam(player, openings), goals)
+    """`play`, by one model in this process; no more at once than its caches have memory for."""
+    episodes: list[Episode] = []
+    for some in batches(len(games), player.most_games):
+        env = BatchEnv(len(games[some]), horizon=horizon)
+        own = goals[some] if goals else None
+        episodes += play(env, games[some], lambda openings: ModelTeam(player, openings), own)
+    return episodes
+
+
+def batches(count: int, most: int) -> list[slice]:
+    """Consecutive parts of so many games, with at most so many in each."""
+    return [slice(start, start + most) for start in range(0, count, most)]
 
 
 def label_episode(game: Game, episode: Episode) -> tuple[str, list[LabelledTurn]]:
     """An episode with what the searching expert would have done in each state.
 
     Args:
-        game: that was played; its task must be worded in the benchmark's templates.
-        episode: what was done in it.
+        game: that was played. The expert reads its task as the benchmark words it.
+        episode: what was done in it, whatever words the task had there.
 
     Returns:
         The opening, and the turns with their labels; none after a command that was refused for the
         third time in a row, from where on nothing new is visited.
     """
-    state, text = game.initial, episode.observations[0]
+    state, text = game.initial, opening_text(game, game.initial)
     expert, reached = SearchingExpert(text), Reached()
     turns = []
     for command in episode.commands:

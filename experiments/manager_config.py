@@ -1,6 +1,5 @@
 """Options of `experiments.ant_manager`: algorithm and command line, checked together."""
 
-import argparse
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -11,10 +10,13 @@ from jaxagent.training.config import (
     RunConfig,
     overlay,
     parse_command_line,
+    read_early,
     read_yaml,
     refuse,
 )
-from jaxagent.training.run_folder import CONFIG_FILE, take_up
+from jaxagent.training.inputs import read_inputs
+from jaxagent.training.run_folder import CONFIG_FILE, has_checkpoint
+from jaxagent.training.run_folder import continued as taken_up
 
 PROGRAM = "python -m experiments.ant_manager"
 DESCRIPTION = (
@@ -22,6 +24,7 @@ DESCRIPTION = (
     "of PPO or of the --algorithm that is given; those of the other: --algorithm sac --help."
 )
 ALGORITHMS = ("ppo", "sac")
+INPUTS = ("skill", "start_from")  # options that may name files and folders
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,8 @@ class ManagerConfig:
     """Environment steps between decisions of the manager."""
     subgoal_reach: float = 3.0
     """Metres along each axis within which the manager's sub-goals lie."""
+    config: str | None = None
+    """YAML file of options; the command line wins over it."""
     resume: bool = False
     """Go on with a run (--name, or the newest) from its last checkpoint."""
     dry_run: bool = False
@@ -100,7 +105,7 @@ class SACManagerConfig(ManagerConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self.sac.sizes(self.run.num_envs, self.run.unroll_length, self.run.episode_length)
+        self.sac.sizes(self.run.num_envs, self.run.unroll_length)
         if self.correct_sub_goals and self.start_from is None:
             raise ValueError(
                 "correct_sub_goals (True) needs start_from: a run's own skill is frozen, and its "
@@ -130,10 +135,9 @@ def preset(algorithm: str = "ppo", flat: bool = False) -> ManagerConfig:
         num_evaluations=6, evaluation_episodes=64,
     )  # fmt: skip
     if algorithm == "sac":
-        # A decision is the outcome of many steps of physics: it is worth learning from often, and
-        # windows of one decision each make batches of what is not alike.
+        # A decision is the outcome of many steps of physics: it is worth learning from often.
         sac = SACConfig(
-            discount_factor=0.95, reward_scale=10.0, window=1, relabel_share=0.0,
+            discount_factor=0.95, reward_scale=10.0, relabel_share=0.0,
             updates_per_iteration=64, buffer_size=20_480, learning_starts=2_000,
         )  # fmt: skip
         run = dataclasses.replace(run, num_envs=64)
@@ -160,16 +164,19 @@ def preset(algorithm: str = "ppo", flat: bool = False) -> ManagerConfig:
 
 
 def read_command_line(arguments: Sequence[str]) -> ManagerConfig:
-    """Algorithm, then the command line; a mistake is one line, status 2.
+    """Algorithm, then --config, then the command line; a mistake is one line, status 2.
 
     Args:
         arguments: without the program's name.
     """
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--algorithm", default="ppo")
-    known, _ = early.parse_known_args(list(arguments))
     try:
-        default = preset(known.algorithm, "--flat" in arguments)
+        known = read_early(arguments, ("algorithm",))
+        file = read_yaml(known.config) if known.config else {}
+        is_flat = "--no-flat" not in arguments and (
+            "--flat" in arguments or file.get("flat", False)
+        )
+        algorithm = known.algorithm or str(file.get("algorithm", "ppo"))
+        default = overlay(preset(algorithm, is_flat is True), file, str(known.config))
     except ValueError as error:
         refuse(str(error))
     return parse_command_line(type(default), arguments, default, PROGRAM, DESCRIPTION)
@@ -183,7 +190,25 @@ def read_config(folder: pathlib.Path) -> ManagerConfig:
     """
     path = folder / CONFIG_FILE
     values = read_yaml(path)
+    if "interval" not in values:
+        raise ValueError(f"config ({path}) is not of a run of experiments.ant_manager")
     return overlay(preset(str(values.get("algorithm", "ppo"))), values, str(path))
+
+
+def with_inputs(
+    config: ManagerConfig, folder: pathlib.Path, needed: Sequence[str]
+) -> ManagerConfig:
+    """A run's configuration with what the run has kept in place of the originals.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        needed: of `INPUTS`.
+
+    Raises:
+        ValueError: something that is needed is gone.
+    """
+    return dataclasses.replace(config, **read_inputs(folder, needed))
 
 
 def continued(folder: pathlib.Path, arguments: Sequence[str]) -> ManagerConfig:
@@ -192,6 +217,6 @@ def continued(folder: pathlib.Path, arguments: Sequence[str]) -> ManagerConfig:
     Raises:
         ValueError: the command line asks for something else than was begun.
     """
-    saved = read_config(folder)
-    asked = parse_command_line(type(saved), arguments, saved, PROGRAM, DESCRIPTION)
-    return take_up(saved, asked, folder)
+    config = taken_up(read_config(folder), folder, arguments, PROGRAM, DESCRIPTION)
+    # Another run's replay is taken over at the very beginning only.
+    return with_inputs(config, folder, INPUTS[:1] if has_checkpoint(folder) else INPUTS)

@@ -1,6 +1,5 @@
 """Options of `experiments.alfworld_planner`: preset, file and command line, checked together."""
 
-import argparse
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,15 @@ from envs.text.noisy import Noise
 from envs.text.protocol import DEFAULT_HORIZON
 from jaxagent.agents.planner import ImitationConfig
 from jaxagent.planning.household_format import FORMATS
-from jaxagent.training.config import overlay, parse_command_line, read_yaml, refuse, to_plain
+from jaxagent.training.config import (
+    overlay,
+    parse_command_line,
+    read_early,
+    read_yaml,
+    refuse,
+    to_plain,
+)
+from jaxagent.training.inputs import read_inputs
 from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder
 from jaxagent.training.sft import SFTRunConfig
 
@@ -20,6 +27,7 @@ DESCRIPTION = (
     "demonstrations made while it trains."
 )
 STAGES = ("sft",)
+INPUTS = ("preset", "initial", "demonstrations")  # options that may name files and folders
 GOALS = ("template", "human")
 SOURCES = ("auto", "alfworld", "generated")
 # What may differ when a run is taken up again: where it runs, not what it computes.
@@ -118,10 +126,7 @@ class PlannerConfig:
             )
 
     def _check_preset(self) -> None:
-        if self.preset.startswith("hf:"):
-            if not pathlib.Path(self.preset[3:]).is_dir():
-                raise ValueError(f"preset ({self.preset}): there is no such folder")
-        elif self.preset not in ("tiny", "smollm2"):
+        if not self.preset.startswith("hf:") and self.preset not in ("tiny", "smollm2"):
             raise ValueError(f"preset ({self.preset}) must be tiny, smollm2 or hf:FOLDER")
         if self.preset == "tiny" and self.lora_rank:
             raise ValueError(
@@ -195,20 +200,17 @@ def read_command_line(arguments: Sequence[str]) -> PlannerConfig:
             default = _over_preset(file, str(known.config), known.preset, known.style)
     except ValueError as error:
         refuse(str(error))
-    return parse_command_line(PlannerConfig, arguments, default, PROGRAM, DESCRIPTION)
+    config = parse_command_line(PlannerConfig, arguments, default, PROGRAM, DESCRIPTION)
+    base = pathlib.Path(config.preset.removeprefix("hf:"))
+    # A run that is taken up may have kept it.
+    if config.preset.startswith("hf:") and not known.resume and not base.is_dir():
+        refuse(f"preset ({config.preset}): there is no such folder")
+    return config
 
 
-def _read_early(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+def _read_early(arguments: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """The options that decide what the others stand upon, and the content of --config."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("preset", "style", "config", "name"):
-        early.add_argument(f"--{name}")
-    early.add_argument("--runs-dir", "--runs_dir")
-    early.add_argument("--resume", action=argparse.BooleanOptionalAction)
-    try:
-        known, _ = early.parse_known_args(list(arguments))
-    except argparse.ArgumentError as error:
-        raise ValueError(str(error)) from None
+    known = read_early(arguments, ("preset", "style", "name", "runs_dir"))
     file = read_yaml(known.config) if known.config else {}
     run = file.get("run")
     options = {**(run if isinstance(run, dict) else {}), **file}
@@ -258,7 +260,19 @@ def continued(folder: pathlib.Path, arguments: Sequence[str]) -> PlannerConfig:
                 f"resume: {folder} was begun with {name} {before}, not {wanted[name]}; start "
                 "another run to change it"
             )
-    return same
+    return with_inputs(same, folder)
+
+
+def with_inputs(config: PlannerConfig, folder: pathlib.Path) -> PlannerConfig:
+    """A run's configuration with what the run has kept in place of the originals.
+
+    Raises:
+        ValueError: something is gone.
+    """
+    kept = read_inputs(folder, INPUTS)
+    if "preset" in kept:
+        kept["preset"] = f"hf:{kept['preset']}"
+    return dataclasses.replace(config, **kept)
 
 
 def _options(config: PlannerConfig) -> dict[str, Any]:

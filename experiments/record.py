@@ -16,14 +16,14 @@ import tyro
 
 from envs.vector import VectorEnv
 from experiments import ant_guidance, train_skills
-from jaxagent.training.config import parse_command_line, read_yaml, refuse
+from experiments.run_kinds import check_kind
+from jaxagent.training.config import parse_command_line, refuse
 from jaxagent.training.devices import (
     local_chunk,
     prepare_cpu_devices,
     use_compilation_cache,
 )
 from jaxagent.training.recording import record, save_recording
-from jaxagent.training.run_folder import CONFIG_FILE
 from jaxagent.training.trainer import Trainer, TrainState
 from jaxagent.types import Policy, PolicySample
 
@@ -65,8 +65,7 @@ def load_any_run(
     Raises:
         ValueError: not a run folder, or its checkpoint cannot be used.
     """
-    path = folder / CONFIG_FILE
-    is_skill = path.exists() and "algorithm" in read_yaml(path)
+    is_skill = check_kind(folder, "ant_guidance", "train_skills") == "train_skills"
     load = train_skills.load_run if is_skill else ant_guidance.load_run
     return load(folder, num_devices=1, iteration=iteration)
 
@@ -110,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         length=-(-options.steps // options.num_envs),
         task=played.simulator.name,
     )
-    save_recording(out, recording)
+    made = {"run": folder.name, "iteration": int(state.iteration[0])}
+    made |= {name: getattr(options, name) for name in ("seed", "num_envs", "deterministic")}
+    save_recording(out, recording, made)
     ended = recording.terminated | recording.truncated
     print(
         f"{recording.steps:,} steps of {recording.task}, {ended.sum():,} episodes ended, "

@@ -1,6 +1,5 @@
 """Options of `experiments.train_skills`: task, file and command line, checked together."""
 
-import argparse
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -13,14 +12,18 @@ from jaxagent.agents.behaviour_cloning import CloningConfig
 from jaxagent.agents.ppo import PPOConfig
 from jaxagent.agents.sac_config import SACConfig
 from jaxagent.training.config import (
+    PLACEMENT,
     RunConfig,
     overlay,
     parse_command_line,
+    read_early,
     read_yaml,
     refuse,
 )
 from jaxagent.training.curriculum import CurriculumConfig
-from jaxagent.training.run_folder import CONFIG_FILE, take_up
+from jaxagent.training.inputs import read_inputs
+from jaxagent.training.run_folder import CONFIG_FILE, has_checkpoint
+from jaxagent.training.run_folder import continued as taken_up
 from jaxagent.types import GOAL_REWARDS, ON_SUCCESS, GoalSpec
 
 PROGRAM = "python -m experiments.train_skills"
@@ -42,6 +45,9 @@ class GoalConfig:
     """Success is a distance from the goal below this, in the goal's unit."""
     reward: str | None = None
     """sparse (-1, 0 on success), dense (10 success - 0.1 distance) or difference."""
+    fall_cost: float | None = None
+    """What a fall costs at once, in units of the reward, beside what failing for ever would cost,
+    which it is always charged."""
     on_success: str | None = None
     """end, hold (the same goal) or redraw (a new goal in the same episode). Evaluation draws no
     second goal: it ends where training would redraw."""
@@ -94,7 +100,7 @@ class SkillsConfig:
         self.difficulty.check(self.spec(), bool(self.randomisation.ranges))
 
     def spec(self) -> GoalSpec:
-        """The goal space that is trained on.
+        """The goal space that is trained on, without what falls are charged.
 
         Raises:
             ValueError: it cannot be.
@@ -112,6 +118,10 @@ class PPOSkillsConfig(SkillsConfig):
         super().__post_init__()
         self.ppo.check_batch(self.run.num_envs, self.run.unroll_length)
 
+    def spec(self) -> GoalSpec:
+        """The goal space that is trained on; falls are charged by the discount factor."""
+        return super().spec().charged(self.ppo.discount_factor)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SACSkillsConfig(SkillsConfig):
@@ -123,8 +133,11 @@ class SACSkillsConfig(SkillsConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        run = self.run
-        self.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+        self.sac.sizes(self.run.num_envs, self.run.unroll_length)
+
+    def spec(self) -> GoalSpec:
+        """The goal space that is trained on; falls are charged by the discount factor."""
+        return super().spec().charged(self.sac.discount_factor)
 
 
 def preset(task: str, algorithm: str) -> SkillsConfig:
@@ -140,10 +153,20 @@ def preset(task: str, algorithm: str) -> SkillsConfig:
             total_steps=500_000, num_envs=64, unroll_length=8, episode_length=length,
             evaluation_episodes=128,
         )  # fmt: skip
-        return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="sparse"))
+        if task != "ant_goal":
+            return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="sparse"))
+        # Eight joints have to learn to walk before a goal metres away is ever met: the reward is
+        # for progress beside hindsight, and more is learnt from every step.
+        sac = SACConfig(
+            actor_learning_rate=6e-4, critic_learning_rate=6e-4, discount_factor=0.98,
+            reward_scale=1.0, num_steps=3, target_entropy=-4.0, relabel_share=0.5, batch_size=512,
+            updates_per_iteration=32, buffer_size=500_000, learning_starts=10_000,
+        )  # fmt: skip
+        run = dataclasses.replace(run, total_steps=1_500_000)
+        return SACSkillsConfig(task=task, run=run, goals=GoalConfig(reward="difference"), sac=sac)
     run = RunConfig(
-        total_steps=2_000_000, num_envs=256, unroll_length=16, episode_length=length,
-        evaluation_episodes=128,
+        total_steps=3_000_000 if task == "ant_goal" else 2_000_000, num_envs=256,
+        unroll_length=16, episode_length=length, evaluation_episodes=128,
     )  # fmt: skip
     return PPOSkillsConfig(
         task=task,
@@ -165,11 +188,8 @@ def read_command_line(arguments: Sequence[str]) -> SkillsConfig:
     Args:
         arguments: without the program's name.
     """
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("task", "algorithm", "config"):
-        early.add_argument(f"--{name}")
-    known, _ = early.parse_known_args(list(arguments))
     try:
+        known = read_early(arguments, ("task", "algorithm"))
         file = read_yaml(known.config) if known.config else {}
         task = known.task or str(file.get("task", "ant_goal"))
         algorithm = known.algorithm or str(file.get("algorithm", "ppo"))
@@ -177,6 +197,37 @@ def read_command_line(arguments: Sequence[str]) -> SkillsConfig:
     except ValueError as error:
         refuse(str(error))
     return parse_command_line(type(default), arguments, default, PROGRAM, DESCRIPTION)
+
+
+def command_of(config: SkillsConfig) -> str:
+    """The command that trains this configuration: everything in which it is not the preset's.
+
+    Where it ran and what its folder is called is left out, and the seed is always said.
+    """
+    usual = _leaves(preset(config.task, config.algorithm))
+    told = {"task": config.task, "algorithm": config.algorithm, "seed": config.run.seed}
+    words = [PROGRAM]
+    for name, value in (told | _leaves(config)).items():
+        if name in _NOT_TOLD or (name not in told and value == usual[name]):
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{name.replace('_', '-')}")
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        words.append(" ".join([f"--{name.replace('_', '-')}", *map(str, values)]))
+    return " ".join(words)
+
+
+_NOT_TOLD = (*PLACEMENT, "name", "config", "resume", "dry_run")
+
+
+def _leaves(config: Any) -> dict[str, Any]:
+    """Options by name; those of sections lose their prefix, as on the command line."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        found |= _leaves(value) if dataclasses.is_dataclass(value) else {field.name: value}
+    return found
 
 
 def read_config(path: pathlib.Path) -> SkillsConfig:
@@ -198,5 +249,7 @@ def continued(folder: pathlib.Path, arguments: Sequence[str]) -> SkillsConfig:
         ValueError: the command line asks for something else than was begun.
     """
     saved = read_config(folder / CONFIG_FILE)
-    asked = parse_command_line(type(saved), arguments, saved, PROGRAM, DESCRIPTION)
-    return take_up(saved, asked, folder)
+    config = taken_up(saved, folder, arguments, PROGRAM, DESCRIPTION)
+    # A recording is learnt from at the very beginning only.
+    needed = () if has_checkpoint(folder) else ("warm_start",)
+    return dataclasses.replace(config, **read_inputs(folder, needed))

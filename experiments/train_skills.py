@@ -17,7 +17,7 @@ import numpy as np
 from envs.brax_env import BraxSimulator
 from envs.difficulty import set_difficulty
 from envs.goals import GoalSimulator, goal_simulator, goal_task
-from envs.randomise import RandomisedBrax
+from envs.randomise import Randomisation, RandomisedBrax
 from envs.skeleton import skeleton
 from envs.vector import VectorEnv
 from experiments.skills_config import (
@@ -46,6 +46,7 @@ from jaxagent.training.devices import (
     use_compilation_cache,
 )
 from jaxagent.training.ending import exit_status
+from jaxagent.training.inputs import keep_inputs
 from jaxagent.training.interruption import leave_on_signals
 from jaxagent.training.loop import Arm
 from jaxagent.training.metrics import read_metrics
@@ -54,7 +55,13 @@ from jaxagent.training.plots import plot_curves, plot_paths
 from jaxagent.training.progress import Reporter
 from jaxagent.training.recording import load_recording, warm_start
 from jaxagent.training.render import write_gif, write_html
-from jaxagent.training.run_folder import CONFIG_FILE, open_run_folder, write_config
+from jaxagent.training.run_folder import (
+    CONFIG_FILE,
+    has_checkpoint,
+    open_run_folder,
+    record_of,
+    write_config,
+)
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 from jaxagent.types import GoalSpec
 
@@ -67,29 +74,33 @@ def simulators(config: SkillsConfig) -> tuple[GoalSimulator, GoalSimulator]:
     Raises:
         ValueError: the configuration asks for a goal space that cannot be.
     """
-    changes = config.goals.changes
     task = goal_task(config.task)
     if not config.randomisation.ranges:
-        training = goal_simulator(config.task, config.backend, **changes)
+        training = goal_simulator(config.task, config.backend, spec=config.spec())
         return training, dataclasses.replace(training, spec=_evaluated(training.spec))
-    plain: Any = task.make(config.backend or task.backend)
+    backend = config.backend or task.backend
     # Before a curriculum has set anything, its first episodes are of the model as it is.
     begin = 1.0 if config.difficulty.curriculum == "off" else 0.0
     training, evaluated = (
         goal_simulator(
             config.task,
-            config.backend,
-            RandomisedBrax(
-                plain.environment,
-                plain.backend,
-                randomisation=config.randomisation,
-                strength=strength,
-            ),
-            **changes,
+            backend,
+            randomised_body(config.task, backend, config.randomisation, strength),
+            spec=config.spec(),
         )
         for strength in (begin, 1.0)
     )
     return training, dataclasses.replace(evaluated, spec=_evaluated(evaluated.spec))
+
+
+def randomised_body(
+    task: str, backend: str, randomisation: Randomisation, strength: float
+) -> RandomisedBrax:
+    """The body of a task with physics drawn at every reset."""
+    plain: Any = goal_task(task).make(backend)
+    return RandomisedBrax(
+        plain.environment, plain.backend, randomisation=randomisation, strength=strength
+    )
 
 
 def _evaluated(spec: GoalSpec) -> GoalSpec:
@@ -97,14 +108,20 @@ def _evaluated(spec: GoalSpec) -> GoalSpec:
 
 
 def warm_starter(
-    config: SkillsConfig, trainer: Trainer, reporter: Reporter
+    config: SkillsConfig, folder: pathlib.Path, trainer: Trainer, reporter: Reporter
 ) -> Callable[[TrainState], TrainState]:
     """What prepares a fresh state: nothing, or a clone of what was recorded.
+
+    Args:
+        config: of the run.
+        folder: of the run; with a checkpoint in it there is no fresh state to prepare.
+        trainer: what the state is of.
+        reporter: is told what came of it.
 
     Raises:
         ValueError: the recording cannot be read, or is of another task.
     """
-    if config.warm_start is None or config.resume:
+    if config.warm_start is None or (config.resume and has_checkpoint(folder)):
         return lambda state: state
     simulator = simulators(config)[0]
     recording = load_recording(
@@ -211,10 +228,10 @@ def build(config: SkillsConfig, layout: Layout) -> Trainer:
         return Trainer(agent=make_ppo(config, training), **common)
     if not isinstance(config, SACSkillsConfig):
         raise ValueError(f"algorithm ({config.algorithm}) must be among those that are known")
-    sizes = config.sac.sizes(run.num_envs, run.unroll_length, run.episode_length)
+    sizes = config.sac.sizes(run.num_envs, run.unroll_length)
     return OffPolicyTrainer(
         agent=make_sac(config, training),
-        replay=Replay(sizes.rows, sizes.row_length, sizes.window),
+        replay=Replay(sizes.rows, sizes.row_length),
         groups=config.sac.sample_groups,
         warmup_iterations=sizes.warmup_iterations,
         **common,
@@ -304,11 +321,14 @@ def describe(config: SkillsConfig, layout: Layout, trainer: Trainer) -> str:
 def train(config: SkillsConfig, folder: pathlib.Path, layout: Layout, reporter: Reporter) -> None:
     """Train what the configuration asks for, in its folder, to the end."""
     trainer = build(config, layout)
-    prepare = warm_starter(config, trainer, reporter)
+    prepare = warm_starter(config, folder, trainer, reporter)
     reporter.say(describe(config, layout, trainer))
     reporter.say(f"run folder: {folder}")
-    plain = to_plain(config)
-    write_config(folder, plain)
+    if not config.resume:
+        warm_start_of = config.warm_start or ""
+        sources = {"warm_start": pathlib.Path(warm_start_of)} if warm_start_of else {}
+        keep_inputs(folder, sources, {"warm_start": warm_start_of})
+        write_config(folder, to_plain(config))
     seeds = range(config.run.seed, config.run.seed + config.run.num_seeds)
     programs = trainer.compile(trainer.init(list(seeds)))
     reporter.say(f"compiled in {programs.compile_seconds:.0f} s")
@@ -327,7 +347,7 @@ def train(config: SkillsConfig, folder: pathlib.Path, layout: Layout, reporter: 
         folder,
         reporter,
         draw=draw,
-        config=plain,
+        config=record_of(config),
         prepare=prepare,
         curriculum=make_curriculum(config),
     )
@@ -351,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layout = lay_out(config, config.run.num_devices)
         if config.dry_run:
             trainer = build(config, layout)
-            warm_starter(config, trainer, Reporter())  # what cannot be read is refused
+            warm_starter(config, folder, trainer, Reporter())  # what cannot be read is refused
             print(json.dumps(to_plain(config), indent=2))
             print(describe(config, layout, trainer))
             return 0

@@ -1,6 +1,8 @@
 """Experience replay in device memory: the one file that knows the replay library (flashbax).
 
-A row is one environment's experience in the order of time, so the future of a step lies after it.
+A row is one environment's experience in the order of time, so the future of a step lies after it;
+the memory is a ring, in which the newest step takes the place of the oldest. Steps are drawn one by
+one, each with the bounds of its whole episode, wherever in the ring that lies.
 Only what cannot be recomputed is stored: the features of a state, not the observation made of
 them; the goal, not the reward it earned; no achieved goal, which is among the features.
 """
@@ -13,8 +15,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxagent.losses.hindsight import episode_bounds
 from jaxagent.types import Trajectory
 
 with redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -37,6 +40,16 @@ class Transition(NamedTuple):
         """Bytes of one step's fields; leading axes are divided out."""
         steps = self.fell.size
         return sum(x.size * x.dtype.itemsize for x in self) // steps
+
+
+class Drawn(NamedTuple):
+    """Where steps lie that were drawn, and their episodes; times count from a row's oldest step."""
+
+    row: Int[Array, "*S"]
+    time: Int[Array, "*S"]
+    first: Int[Array, "*S"]  # of the same episode, as far as it is still kept
+    last: Int[Array, "*S"]  # of the same episode, as far as it was written
+    is_ended: Bool[Array, "*S"]  # whether `last` is the episode's end
 
 
 def transitions(trajectory: Trajectory) -> Transition:
@@ -72,20 +85,15 @@ class Replay:
     Attributes:
         rows: environments in one group.
         row_length: steps kept of each; the oldest make room.
-        window: steps in a row that are sampled together.
     """
 
     rows: int
     row_length: int
-    window: int
 
     def __post_init__(self):
-        if self.rows < 1:
-            raise ValueError(f"rows ({self.rows}) must be at least 1")
-        if not 1 <= self.window <= self.row_length:
-            raise ValueError(
-                f"window ({self.window}) must lie in [1, row_length ({self.row_length})]"
-            )
+        for name in ("rows", "row_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1")
 
     def init(self, step: Transition, groups: int) -> Any:
         """An empty buffer.
@@ -119,28 +127,54 @@ class Replay:
 
         return jax.vmap(trajectory_buffer.add)(state, jax.tree.map(by_rows, batch))
 
-    def sample(self, state: Any, keys: PRNGKeyArray, count: int) -> Transition:
-        """Windows of consecutive steps, uniform over rows and starts.
+    def sample(self, state: Any, keys: PRNGKeyArray, count: int) -> Drawn:
+        """Steps drawn uniformly over rows and times, independently of each other.
 
-        A window may hold the end of one episode and the start of the next; it never spans the
-        place where the newest step meets the oldest, and holds no step that was not written,
-        provided `ready`.
+        Nothing that was not written is drawn, provided `ready`.
 
         Args:
             state: the buffer.
             keys: one for each group, consumed.
-            count: windows from each group.
+            count: steps from each group.
 
         Returns:
-            [groups, count, window, ...].
+            [groups, count].
         """
 
         def one(state, key):
-            with jax.numpy_rank_promotion("allow"):  # flashbax promotes silently
-                drawn = trajectory_buffer.sample(state, key, count, self.window, period=1)
-            return drawn.experience
+            size, oldest = self._extent(state)
+            in_order = jnp.roll(state.experience.episode_end, -oldest, axis=1).T  # [L, rows]
+            written = jnp.arange(self.row_length)[:, None] < size
+            bounds = episode_bounds(in_order, jnp.broadcast_to(written, in_order.shape))
+            row_key, time_key = jax.random.split(key)
+            row = jax.random.randint(row_key, (count,), 0, self.rows)
+            time = jax.random.randint(time_key, (count,), 0, size)
+            last = bounds.last[time, row]
+            return Drawn(row, time, bounds.first[time, row], last, in_order[last, row])
 
         return jax.vmap(one)(state, keys)
+
+    def read(
+        self, state: Any, row: Int[Array, "groups *S"], time: Int[Array, "groups *S"]
+    ) -> Transition:
+        """The steps that lie at these places.
+
+        Args:
+            state: the buffer.
+            row: as in `Drawn`.
+            time: as in `Drawn`; steps of a row in the order of time.
+        """
+
+        def one(state, row, time):
+            place = (time + self._extent(state)[1]) % self.row_length
+            return jax.tree.map(lambda x: x[row, place], state.experience)
+
+        return jax.vmap(one)(state, row, time)
+
+    def _extent(self, state: Any) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        """Of one group: how many steps each row holds, and where in memory the oldest lies."""
+        size = jnp.where(state.is_full, self.row_length, state.current_index)
+        return size, jnp.where(state.is_full, state.current_index, 0)
 
     def contents(self, state: Any) -> tuple[Transition, Bool[Array, "groups L"]]:
         """Everything that lies in the buffer, and which steps of the rows were written.
@@ -158,5 +192,5 @@ class Replay:
         return state.replace(experience=contents)
 
     def ready(self, state: Any) -> Bool[Array, ""]:
-        """Whether every group holds a whole window."""
-        return jax.vmap(lambda s: trajectory_buffer.can_sample(s, self.window))(state).all()
+        """Whether every group holds a step."""
+        return jnp.all(state.is_full | (state.current_index > 0))

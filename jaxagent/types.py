@@ -39,6 +39,8 @@ class GoalOutcome(NamedTuple):
     distance: Float[Array, "*B"]  # from the goal that the step was made for, after the step
     goals_reached: Int[Array, "*B"]  # steps of this episode that were a success
     steps_to_success: Int[Array, "*B"]  # of the first success in the episode; 0 before it
+    held: Int[Array, "*B"]  # steps in a row that were a success, up to this one
+    success: Float[Array, "*B"]  # what the episode counts as if it ends here, in [0, 1]
 
 
 class SimulatorState(struct.PyTreeNode, kw_only=True):
@@ -221,6 +223,9 @@ class GoalSpec:
             "difference", 10 * success + decrease of the distance.
         on_success: "end" terminates the episode; "hold" goes on with the same goal; "redraw"
             goes on with a new one.
+        fall_cost: what a fall costs at once, in units of the reward; a success of "dense" and
+            "difference" earns as much.
+        fall_steps: steps of lying where it fell that a fall is charged for; see `charged`.
     """
 
     state_indices: tuple[int, ...]
@@ -232,8 +237,13 @@ class GoalSpec:
     threshold: float
     reward: str = "sparse"
     on_success: str = "end"
+    fall_cost: float = 10.0
+    fall_steps: float = 0.0
 
     def __post_init__(self):
+        for name in ("fall_cost", "fall_steps"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} ({getattr(self, name)}) must be finite and at least 0")
         if not 0 < self.threshold < float("inf"):
             raise ValueError(f"threshold ({self.threshold}) must be a positive, finite number")
         low, high = self.workspace
@@ -246,6 +256,28 @@ class GoalSpec:
                 raise ValueError(
                     f"{name} ({getattr(self, name)}) must be one of {', '.join(known)}"
                 )
+
+    def charged(self, discount_factor: float) -> "GoalSpec":
+        """The same goal space, in which a fall is charged what failing for ever would cost.
+
+            r_fall = r - fall_cost + r_rest * sum_{j >= 1} gamma^j,   the sum = gamma / (1 - gamma)
+
+        with r_rest the reward of a step that stays away from the goal where the body fell. The
+        value after a fall is 0, and rewards of "sparse" and "dense" are negative until the goal is
+        reached: uncharged, a fall would end what costs, and be worth more than a goal that is far.
+
+        Args:
+            discount_factor: gamma of whoever learns.
+
+        Raises:
+            ValueError: gamma does not lie in [0, 1): for ever has no finite cost.
+        """
+        if not 0 <= discount_factor < 1:
+            raise ValueError(
+                f"discount_factor ({discount_factor}) must lie in [0, 1) for a goal-conditioned "
+                "task, where a fall is charged what failing for ever costs"
+            )
+        return dataclasses.replace(self, fall_steps=discount_factor / (1 - discount_factor))
 
     @property
     def goal_size(self) -> int:
@@ -272,6 +304,9 @@ class GoalSpec:
     ) -> tuple[Float[Array, "*B"], Bool[Array, "*B"]]:
         """(reward, success) of a step from one achieved goal to the next, for any goal.
 
+        A fall costs `fall_cost` and `fall_steps` steps of lying there, so that ending an episode
+        early is never worth more than going on without reaching anything.
+
         Args:
             achieved: before the step.
             next_achieved: after it, before any reset.
@@ -282,11 +317,14 @@ class GoalSpec:
         after = self.distance(next_achieved, goal)
         success = (after < (self.threshold if threshold is None else threshold)) & ~fell
         reached = success.astype(after.dtype)
-        if self.reward == "sparse":
-            return reached - 1.0, success
-        if self.reward == "dense":
-            return 10.0 * reached - 0.1 * after, success
-        return 10.0 * reached + self.distance(achieved, goal) - after, success
+        progress = self.distance(achieved, goal) - after
+        bonus, away, rest = {  # of a success; of any step; of a step that stays where it is
+            "sparse": (1.0, -jnp.ones_like(after), -jnp.ones_like(after)),
+            "dense": (10.0, -0.1 * after, -0.1 * after),
+            "difference": (10.0, progress, jnp.zeros_like(after)),
+        }[self.reward]
+        fall = self.fall_cost - self.fall_steps * rest
+        return bonus * reached + away - jnp.where(fell, fall, 0.0), success
 
 
 class SubGoal(NamedTuple):

@@ -1,4 +1,4 @@
-"""The replay buffer: order, seams, groups, bytes, and nothing that was not written."""
+"""The replay buffer: order, bounds of episodes, groups, bytes, and nothing that was not written."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,8 @@ import pytest
 from jaxagent.replay import Replay, Transition, transitions
 from tests.envs.test_goals import line, play
 
-GROUPS, ROWS, LENGTH, WINDOW = 2, 3, 10, 4
-REPLAY = Replay(ROWS, LENGTH, WINDOW)
+GROUPS, ROWS, LENGTH = 2, 3, 10
+REPLAY = Replay(ROWS, LENGTH)
 add = jax.jit(REPLAY.add)
 
 
@@ -41,37 +41,52 @@ def empty(poison: bool = False):
     return jax.tree.map(nan, state)
 
 
-def drawn(state, seed=0, count=64):
+def drawn(state, seed=0, count=256):
+    """Where steps were drawn, and the steps that lie there."""
     keys = jax.random.split(jax.random.key(seed), GROUPS)
-    return jax.tree.map(np.asarray, REPLAY.sample(state, keys, count))
+    places = REPLAY.sample(state, keys, count)
+    return jax.tree.map(np.asarray, (places, REPLAY.read(state, places.row, places.time)))
 
 
-@pytest.mark.parametrize("written", [4, 7, 10, 13, 26])
-def test_only_what_was_written_is_drawn_in_order(written):
-    """Everything starts as NaN; windows never span the seam between newest and oldest."""
+@pytest.mark.parametrize("written", [1, 4, 7, 10, 13, 26])
+def test_every_step_that_is_kept_is_drawn_and_nothing_else(written):
+    """Everything starts as NaN; episodes of five steps, across the seam of the ring too."""
     state = empty(poison=True)
     for first in range(written):
         state = add(state, steps(first, 1))
-    got = drawn(state)
+    places, got = drawn(state)
     for leaf in jax.tree.leaves(got):
         assert np.isfinite(leaf).all()
     time, env = got.features[..., 0], got.features[..., 1]
-    np.testing.assert_array_equal(np.diff(time, axis=-1), 1)
-    np.testing.assert_array_equal(np.diff(env, axis=-1), 0)
     oldest = max(0, written - LENGTH)
-    assert time.min() == oldest
-    assert time.max() == written - 1
     for group in range(GROUPS):
-        assert set(np.unique(env[group])) == set(range(group * ROWS, (group + 1) * ROWS))
-    np.testing.assert_array_equal(got.episode_end, time % 5 == 4)
+        seen = set(zip(time[group].tolist(), env[group].tolist()))
+        rows = range(group * ROWS, (group + 1) * ROWS)
+        assert seen == {(t, e) for t in range(oldest, written) for e in rows}
+    np.testing.assert_array_equal(places.time, time - oldest)
+    begin = time // 5 * 5
+    np.testing.assert_array_equal(places.first, np.maximum(begin, oldest) - oldest)
+    np.testing.assert_array_equal(places.last, np.minimum(begin + 4, written - 1) - oldest)
+    np.testing.assert_array_equal(places.is_ended, begin + 4 <= written - 1)
 
 
-def test_it_is_ready_once_it_holds_a_window():
+def test_draws_are_independent_and_uniform():
+    """Steps beside each other are drawn together no more often than any other two."""
+    state = add(empty(), steps(0, LENGTH))
+    places, _ = drawn(state, count=20_000)
+    cell = places.row * LENGTH + places.time
+    shares = np.stack([np.bincount(c, minlength=ROWS * LENGTH) for c in cell]) / cell.shape[1]
+    np.testing.assert_allclose(shares, 1 / (ROWS * LENGTH), atol=0.006)
+    pairs = cell.reshape(GROUPS, -1, 2)
+    near = (np.abs(pairs[..., 0] - pairs[..., 1]) <= 1).mean()
+    chance = (3 * ROWS * LENGTH - 2) / (ROWS * LENGTH) ** 2
+    assert near == pytest.approx(chance, abs=0.01)
+
+
+def test_it_is_ready_once_it_holds_a_step():
     state = empty()
-    for first in range(WINDOW):
-        assert not REPLAY.ready(state)
-        state = add(state, steps(first, 1))
-    assert REPLAY.ready(state)
+    assert not REPLAY.ready(state)
+    assert REPLAY.ready(add(state, steps(0, 1)))
 
 
 def test_several_steps_at_once_are_the_same_as_one_by_one():
@@ -109,7 +124,7 @@ def test_types_are_the_same_after_as_before():
 
 
 def test_it_takes_hardly_more_than_the_bytes_of_the_fields():
-    replay = Replay(rows=8, row_length=1000, window=50)
+    replay = Replay(rows=8, row_length=1000)
     one = jax.tree.map(lambda x: x[0, 0], steps(0, 1))
     state = jax.eval_shape(lambda: replay.init(one, 4))
     total = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
@@ -129,9 +144,8 @@ def test_a_trajectory_without_goals_is_refused():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ((0, 5, 2), r"rows \(0\) must be at least 1"),
-        ((1, 5, 6), r"window \(6\) must lie in \[1, row_length \(5\)\]"),
-        ((1, 5, 0), r"window \(0\) must lie in"),
+        ((0, 5), r"rows \(0\) must be at least 1"),
+        ((1, 0), r"row_length \(0\) must be at least 1"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(sizes, message):

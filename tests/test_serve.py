@@ -1,18 +1,16 @@
 """The server over real sockets: what clients send, what they get, and what they cost others."""
 
+import asyncio
 import concurrent.futures
-import contextlib
 import functools
 import http.client
 import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -22,21 +20,30 @@ from jaxagent.models.llm.sampling import SamplingConfig
 from jaxagent.planning.chat import ChatError, Message
 from jaxagent.planning.openai_chat import OpenAIChat
 from jaxagent.serve.__main__ import main
-from jaxagent.serve.chat_api import read_request
 from jaxagent.serve.engine import STEP_TOKENS, Engine, EngineFailure, QueueFull
-from jaxagent.serve.server import ChatServer, Service
+from jaxagent.serve.fields import ApiError
+from jaxagent.serve.requests import read_chat
+from jaxagent.serve.service import Service
 from tests.models.llm.random_models import random_model
+from tests.serve_client import (
+    ENDLESS,
+    HELLO,
+    LONG,
+    SCHEMA,
+    Listener,
+    asked,
+    complete,
+    connect,
+    events,
+    post,
+    read_all,
+    request,
+    serving,
+    text_of,
+    wait_until,
+)
 
 ROOT = pathlib.Path(__file__).parents[1]
-HELLO = [{"role": "user", "content": "look at the desk"}]
-SCHEMA = {
-    "type": "object",
-    "properties": {"go": {"enum": ["desk", "table", "fridge"]}},
-    "required": ["go"],
-    "additionalProperties": False,
-}
-# Tokens of greedy replies, which random weights never end: some to share, more than anyone awaits.
-LONG, ENDLESS = 120, 8000
 
 
 @pytest.fixture(scope="module")
@@ -44,66 +51,10 @@ def generator():
     return Generator(random_model(max_positions=8192))
 
 
-@contextlib.contextmanager
-def serving(generator, *, rows=2, queue_length=2, context=8192, **options):
-    with Engine(generator, rows=rows, queue_length=queue_length) as engine:
-        server = ChatServer(("127.0.0.1", 0), Service(generator, engine, context), **options)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(5)
-
-
 @pytest.fixture(scope="module")
 def server(generator):
     with serving(generator) as server:
         yield server
-
-
-def asked(**fields):
-    return {"model": "random", "messages": HELLO, "max_tokens": 8, "seed": 1} | fields
-
-
-def post(server, body, path="/v1/chat/completions", method="POST", **headers):
-    """Status, headers and body of one exchange."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=300)
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"} | {
-        name.replace("_", "-"): value for name, value in headers.items()
-    }
-    try:
-        connection.request(method, path, data or None, headers)
-        reply = connection.getresponse()
-        return reply.status, dict(reply.getheaders()), reply.read()
-    finally:
-        connection.close()
-
-
-def complete(server, **fields):
-    status, _, body = post(server, asked(**fields))
-    assert status == 200, body
-    return json.loads(body)
-
-
-def text_of(reply):
-    return reply["choices"][0]["message"]["content"]
-
-
-def events(body):
-    lines = [line for line in body.decode().split("\n\n") if line]
-    assert all(line.startswith("data: ") for line in lines)
-    return [line.removeprefix("data: ") for line in lines]
-
-
-def wait_until(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.01)
 
 
 def test_a_reply_is_what_the_model_says(server, generator):
@@ -234,7 +185,7 @@ def test_the_stream_of_openais_client(server):
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         assert text == text_of(complete(server))
         with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model="random", messages=HELLO, n=2)
+            client.chat.completions.create(model="random", messages=HELLO, n=200)
         assert caught.value.param == "n"
 
 
@@ -243,13 +194,11 @@ def test_requests_share_their_steps(generator):
     with Engine(generator, rows=4) as engine:
 
         def steps_of(count):
-            before = engine.steps
-            tickets = [engine.submit([5, 6, 7 + n], config) for n in range(count)]
-            for ticket in tickets:
-                piece = ticket.get(30)
-                while piece.completion is None:
-                    piece = ticket.get(30)
-                assert len(piece.completion.tokens) == tokens
+            before, listeners = engine.steps, [Listener() for _ in range(count)]
+            for n, listener in enumerate(listeners):
+                engine.submit([5, 6, 7 + n], config, None, listener.events.put)
+            for listener in listeners:
+                assert len(listener.completion().tokens) == tokens
             return engine.steps - before
 
         alone = steps_of(1)
@@ -257,7 +206,7 @@ def test_requests_share_their_steps(generator):
         # One after the other they would take four times as many.
         assert steps_of(4) <= alone + 8
     with pytest.raises(EngineFailure, match="shutting down"):
-        engine.submit([5], config)
+        engine.submit([5], config, None, print)
 
 
 def test_two_clients_at_a_time_share_a_batch(server):
@@ -277,11 +226,8 @@ def test_two_clients_at_a_time_share_a_batch(server):
 
 def stall(server, stream):
     """A request whose reply takes long, on a socket of its own."""
-    fields = {"max_tokens": ENDLESS, "temperature": 0, "stream": stream}
-    body = json.dumps(asked(**fields)).encode()
-    peer = socket.create_connection(("127.0.0.1", server.server_port))
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
-    peer.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    peer = connect(server)
+    peer.sendall(request(max_tokens=ENDLESS, temperature=0, stream=stream))
     return peer
 
 
@@ -304,26 +250,67 @@ def test_the_end_of_the_server_ends_what_is_under_way(generator):
     with serving(generator, rows=1) as server:
         peer = stall(server, stream=True)
         wait_until(lambda: server.service.engine.steps > 2)
-    data = b""
-    while piece := peer.recv(1 << 16):
-        data += piece
-        if b"shutting down" in data:
-            break
+    data = read_all(peer)
+    assert b"shutting down" in data
     assert b"server_error" in data
     peer.close()
 
 
-def test_a_step_that_fails_is_one_requests_trouble(server, monkeypatch, caplog):
+@pytest.mark.parametrize("error", [MemoryError, SystemExit, KeyError])
+def test_a_step_that_fails_is_one_requests_trouble(server, monkeypatch, caplog, error):
     engine = server.service.engine
+    complete(server)
 
     def fail(steps):
-        raise MemoryError
+        raise error
 
     monkeypatch.setattr(engine._batcher, "step", fail)
     status, _, body = post(server, asked())
     assert status == 500
-    assert json.loads(body)["error"]["message"] == "the model failed (MemoryError)"
-    assert "a step failed" in caplog.text
+    assert json.loads(body)["error"]["message"] == f"the model failed ({error.__name__})"
+    assert "a batch failed" in caplog.text
+    assert complete(server)["usage"]["completion_tokens"] > 0
+
+
+def test_a_batch_that_cannot_be_made_is_made_with_the_next_request(server, monkeypatch):
+    """As when memory has run out: the step fails, and so does the batch that is to follow."""
+    engine, left = server.service.engine, [3]
+    complete(server)
+    make = engine._generator.batcher
+
+    def fail(steps):
+        raise MemoryError
+
+    def make_or_fail(rows):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise MemoryError
+        return make(rows)
+
+    monkeypatch.setattr(engine._generator, "batcher", make_or_fail)
+    monkeypatch.setattr(engine._batcher, "step", fail)
+    for _ in range(4):
+        assert post(server, asked())[0] == 500
+    assert complete(server)["usage"]["completion_tokens"] > 0
+    wait_until(lambda: engine.under_way == 0)
+
+
+@pytest.mark.parametrize("method", ["submit", "cancel"])
+def test_whatever_fails_in_the_engine_it_goes_on(server, monkeypatch, method):
+    engine = server.service.engine
+    complete(server)
+
+    def fail(*arguments):
+        raise RuntimeError
+
+    monkeypatch.setattr(engine._batcher, method, fail)
+    if method == "submit":
+        assert post(server, asked())[0] == 500
+    else:
+        peer, steps = stall(server, stream=True), engine.steps
+        wait_until(lambda: engine.steps > steps + 2)
+        peer.close()
+        wait_until(lambda: engine._batcher is None)
     assert complete(server)["usage"]["completion_tokens"] > 0
 
 
@@ -334,7 +321,7 @@ def test_a_step_that_fails_is_one_requests_trouble(server, monkeypatch, caplog):
         ({"messages": []}, 400, "messages must be a list of at least one"),
         ({"messages": "hi"}, 400, "messages must be a list of at least one"),
         ({"messages": [3]}, 400, "messages[0] must be an object"),
-        ({"messages": [{"role": "tool", "content": ""}]}, 400, "messages[0].role must be one of"),
+        ({"messages": [{"role": "actor", "content": ""}]}, 400, "messages[0].role must be one of"),
         ({"messages": [{"role": "user"}]}, 400, "messages[0].content must be text"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
@@ -353,11 +340,13 @@ def test_a_step_that_fails_is_one_requests_trouble(server, monkeypatch, caplog):
         ({"stop": [""]}, 400, "stop must be text, or a list"),
         ({"stop": ["a"] * 5}, 400, "at most 4 texts"),
         ({"stream": "yes"}, 400, "stream must be true or false"),
-        ({"n": 2}, 400, "n is not supported"),
-        ({"tools": [{}]}, 400, "tools is not supported"),
+        ({"n": 0}, 400, "n must be a whole number from 1 to 128"),
+        ({"n": 5}, 400, "n (5 replies) must be at most 4"),
+        ({"top_logprobs": 2}, 400, "top_logprobs needs logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs must be a whole number from 0"),
         ({"presence_penalty": 0.5}, 400, "presence_penalty is not supported"),
         ({"temprature": 0.5}, 400, "unknown field 'temprature'"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format must be"),
+        ({"response_format": {"type": "json"}}, 400, "response_format must be"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
             400,
@@ -391,12 +380,13 @@ def test_what_cannot_be_answered_is_named(server, fields, status, message):
         (b"[]", {}, 400, "the body must be a JSON object"),
         (b"", {"method": "GET"}, 405, "this path takes POST, not GET"),
         (b"", {"method": "DELETE", "path": "/v1/models"}, 405, "this path takes GET"),
-        (b"", {"method": "BREW"}, 501, "Unsupported method"),
+        (b"", {"method": "BREW"}, 405, "this path takes POST, not BREW"),
         (b"{}", {"path": "/v1/embeddings"}, 404, "there is nothing at /v1/embeddings"),
         (b"", {"method": "GET", "path": "/v1/models/gpt"}, 404, "there is nothing at"),
         (b"x" * (3 << 20), {}, 413, "must not be longer than 1048576"),
         (b"{}", {"Content_Type": "text/plain"}, 415, "must be application/json"),
-        (b"{}", {"Content_Length": "many"}, 411, "must state its Content-Length"),
+        (b"{}", {"Content_Length": "many"}, 400, "bad Content-Length"),
+        (b"", {}, 400, "the body is not JSON"),
     ],
 )
 def test_requests_that_are_none(server, body, options, status, message):
@@ -404,30 +394,32 @@ def test_requests_that_are_none(server, body, options, status, message):
     assert found == status
     assert message in json.loads(reply)["error"]["message"]
     if status == 405:
-        assert headers["Allow"] in ("GET", "POST")
+        assert set(headers["Allow"].split(", ")) <= {"GET", "HEAD", "POST"}
 
 
 @pytest.mark.parametrize(
-    ("request_line", "message"),
-    [(b"garbage", b"Bad request syntax"), (b"GET / HTTP/9.9", b"Invalid HTTP version")],
+    ("request_line", "status", "message"),
+    [
+        (b"garbage", 400, "the request cannot be read: illegal request line"),
+        (b"GET / HTTP/9.9", 505, "HTTP/9.9"),
+        (b"GET /v1/models HTTP/1.1", 400, "Missing mandatory Host"),
+        (b"GET /v1/models HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 40_000, 431, "the headers"),
+        (b"GET /v1/models HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 900_000, 431, "too long"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400, "the request cannot be read"),
+    ],
 )
-def test_what_is_no_request_is_refused_in_the_same_form(server, request_line, message):
-    with socket.create_connection(("127.0.0.1", server.server_port)) as peer:
+def test_what_is_no_request_is_refused_in_the_same_form(server, request_line, status, message):
+    with connect(server) as peer:
         peer.sendall(request_line + b"\r\n\r\n")
-        data = b""
-        while piece := peer.recv(1 << 16):
-            data += piece
-    assert json.loads(data[data.index(b"{") :])["error"]["message"].encode().startswith(message)
+        data = read_all(peer)
+    assert data.startswith(b"HTTP/1.1 %d " % status), data
+    assert message in json.loads(data[data.index(b"{") :])["error"]["message"]
 
 
 def test_an_old_client_gets_its_stream_without_chunks(server):
-    body = json.dumps(asked(stream=True)).encode()
-    head = "POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", server.server_port)) as peer:
-        peer.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        data = b""
-        while piece := peer.recv(1 << 16):
-            data += piece
+    with connect(server) as peer:
+        peer.sendall(request(stream=True).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        data = read_all(peer)
     head, _, stream = data.partition(b"\r\n\r\n")
     assert b"chunked" not in head
     assert events(stream)[-1] == "[DONE]"
@@ -435,21 +427,23 @@ def test_an_old_client_gets_its_stream_without_chunks(server):
 
 def test_a_key_is_asked_for(generator):
     with serving(generator, key="sésame") as server:
-        for shown in ({}, {"Authorization": "Bearer wrong"}):
+        wrong = ("Bearer wrong", "Bearer", "Basic sésame".encode().decode("latin-1"), "sesame")
+        for shown in ({}, *({"Authorization": value} for value in wrong)):
             status, headers, body = post(server, asked(), **shown)
             assert status == 401
-            assert headers["WWW-Authenticate"] == "Bearer"
+            assert headers["Www-Authenticate"] == "Bearer"
             assert json.loads(body)["error"]["code"] == "invalid_api_key"
             assert "sésame" not in body.decode()
-        right = "Bearer sésame".encode().decode("latin-1")
-        assert post(server, asked(), Authorization=right)[0] == 200
+        for scheme in ("Bearer", "bearer", "BEARER"):  # RFC 9110, section 11.1
+            right = f"{scheme} sésame".encode().decode("latin-1")
+            assert post(server, asked(), Authorization=right)[0] == 200
 
 
 def test_one_connection_serves_many_requests(server):
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     connection.connect()
     peer = connection.sock
-    for fields, status in (({}, 200), ({"stream": True}, 200), ({"n": 2}, 400), ({}, 200)):
+    for fields, status in (({}, 200), ({"stream": True}, 200), ({"n": 0}, 400), ({}, 200)):
         headers = {"Content-Type": "application/json"}
         connection.request("POST", "/v1/chat/completions", json.dumps(asked(**fields)), headers)
         reply = connection.getresponse()
@@ -491,20 +485,21 @@ def test_a_template_that_refuses_is_the_clients_trouble(generator):
 
     with Engine(generator) as engine:
         service = Service(Generator(generator.model._replace(tokenizer=Picky())), engine, 100)
-        with pytest.raises(Exception, match="roles must alternate") as caught:
-            service.ask(read_request(json.dumps(asked()).encode(), "random"))
+        with pytest.raises(ApiError, match="roles must alternate") as caught:
+            asyncio.run(service.chat(read_chat(json.dumps(asked()).encode(), "random")))
         assert caught.value.status == 400
 
 
 def test_a_full_queue_takes_no_more(generator):
     config = SamplingConfig(max_new_tokens=ENDLESS, stop_tokens=())
-    with Engine(generator, rows=1, queue_length=1) as engine:
-        tickets = [engine.submit([5, 6], config) for _ in range(2)]
-        with pytest.raises(QueueFull, match="2 requests are under way"):
-            engine.submit([5, 6], config)
+    with Engine(generator, rows=1, queue_length=1) as engine, engine.places(1):
+        with engine.places(1), pytest.raises(QueueFull, match="2 requests are under way"):
+            engine.places(1).__enter__()
+        listeners = [Listener(), Listener()]
+        tickets = [engine.submit([5, 6], config, None, each.events.put) for each in listeners]
         engine.cancel(tickets[0])
-        wait_until(lambda: engine.under_way == 1)
-        tickets[1].get(30)  # it has the row now
+        assert engine.under_way == 1
+        listeners[1].next()  # it has the row now
 
 
 def run(*arguments, **environment):
@@ -549,3 +544,17 @@ def test_a_mistake_is_one_line(arguments, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    import jaxagent.serve
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "jaxagent.serve.server")
+    monkeypatch.delattr(jaxagent.serve, "server")
+    with pytest.raises(SystemExit):
+        main(["nowhere"])
+    assert capsys.readouterr().err == (
+        'error: jaxagent.serve needs the extra serve: pip install "jaxagent[serve]" '
+        "(uvicorn, starlette)\n"
+    )

@@ -154,7 +154,7 @@ def read_demonstrations(path: Path) -> list[dict]:
 def _record(where: str, line: str) -> dict:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"{where} is not JSON: expected format {FORMAT!r}") from None
     if not isinstance(record, dict):
         found = type(record).__name__

@@ -17,6 +17,8 @@ from jaxagent.models.normaliser import update_normaliser
 
 LOSSES = ("squared_error", "likelihood")
 HELD_OUT = 10  # one sample in so many is not trained on
+LARGEST_ACTION = 1.0 - 1e-6  # what an action of 1 is taken for before tanh is undone
+LARGEST_PRE_TANH = 20.0  # tanh is 1 in float32 from 9 on; squares of this stay far from overflow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +54,13 @@ class Demonstrations(NamedTuple):
     """What was seen and done; the samples of one episode lie side by side."""
 
     observation: Float[Array, "N O"]  # raw
-    action: Float[Array, "N A"]
-    pre_tanh: Float[Array, "N A"]
+    action: Float[Array, "N A"]  # in [-1, 1]
+    pre_tanh: Float[Array, "N A"]  # what is not finite is worked out again from the action
+
+
+def undo_tanh(action: Float[Array, "*S"]) -> Float[Array, "*S"]:
+    """u with tanh(u) = a; finite also at a = ±1 and beyond, where it is that of ±(1 - 1e-6)."""
+    return jnp.arctanh(jnp.clip(action, -LARGEST_ACTION, LARGEST_ACTION))
 
 
 class TanhNormalAgent(Protocol):
@@ -78,8 +85,10 @@ def clone_behaviour(
     Args:
         agent: what the state is of.
         state: fresh; its observation statistics take in the demonstrations first.
-        demonstrations: of the same task. The last tenth, whole episodes but for the first, is
-            held out.
+        demonstrations: of the same task, JAX's arrays or NumPy's. The last tenth, whole
+            episodes but for the first, is held out. Actions of ±1 are at the edge of what a
+            tanh-normal policy can do: where `pre_tanh` is not finite there, `undo_tanh` finds
+            one that is.
         config: how it is learnt.
         key: consumed by the choice of batches.
 
@@ -87,6 +96,7 @@ def clone_behaviour(
         The state with the cloned policy; critics, optimisers and counters as they were. And the
         held-out loss before and after, `cloning_loss_before` and `cloning_loss_after`.
     """
+    demonstrations = _at_the_edge(demonstrations)
     state = state.replace(
         normaliser=update_normaliser(state.normaliser, demonstrations.observation)
     )
@@ -120,3 +130,10 @@ def clone_behaviour(
         "cloning_loss_after": loss(after, held_out),
     }
     return state.replace(policy_params=after), metrics
+
+
+def _at_the_edge(demonstrations: Demonstrations) -> Demonstrations:
+    """The same with a finite `pre_tanh` for every finite action."""
+    observation, action, pre_tanh = jax.tree.map(jnp.asarray, demonstrations)
+    known = jnp.where(jnp.isfinite(pre_tanh), pre_tanh, undo_tanh(action))
+    return Demonstrations(observation, action, jnp.clip(known, -LARGEST_PRE_TANH, LARGEST_PRE_TANH))

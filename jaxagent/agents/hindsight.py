@@ -1,14 +1,14 @@
-"""From windows of replayed experience to what a critic learns from, goals chosen in hindsight."""
+"""From steps drawn off a replay to what a critic learns from, goals chosen in hindsight."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxagent.agents.sac_config import SACConfig
-from jaxagent.losses import choose_goal_steps, relabel
-from jaxagent.replay import Transition
+from jaxagent.losses.hindsight import EpisodeBounds, draw_goal_steps
+from jaxagent.replay import Drawn, Replay, Transition
 from jaxagent.types import GoalSpec
 
 
@@ -24,82 +24,91 @@ class SoftBatch(NamedTuple):
 
 
 def in_hindsight(
-    key: PRNGKeyArray, window: Transition, spec: GoalSpec, config: SACConfig
+    keys: PRNGKeyArray,
+    replay: Replay,
+    buffer: Any,
+    drawn: Drawn,
+    spec: GoalSpec,
+    config: SACConfig,
 ) -> SoftBatch:
-    """One window of experience relabelled (Andrychowicz et al. 2017), for vmap over windows.
+    """Replayed steps relabelled (Andrychowicz et al. 2017).
 
-    A goal comes from an outcome inside the window and of the same episode; one that ended by a
-    fall is relabelled like any other. Reward and termination are worked out again from the
-    successor's achieved goal; a fall stays terminal and is never a success.
+    A goal comes from an outcome of the same episode, which may lie anywhere in the buffer; an
+    episode that ended by a fall is relabelled like any other, and one that still runs by what was
+    seen of it (`final` leaves its goals alone: its end is not known). Reward and termination are
+    worked out again from the successor's achieved goal; a fall stays terminal, is charged
+    (`GoalSpec.charged`) and is never a success.
 
     Args:
-        key: consumed.
-        window: L consecutive steps of one environment, [L, ...].
+        keys: one for each group, consumed.
+        replay: how the buffer is read.
+        buffer: groups of environments.
+        drawn: the steps to relabel, [groups, count].
         spec: the goal space; with its own threshold, whatever a curriculum used.
         config: strategy, relabel_share, num_steps, discount_factor, reward_scale.
 
     Returns:
-        [L, ...]. A goal counts as held after success unless success ends the episode, also where
-        the environment drew another: Q(s, a, g) is about g.
+        [groups, count, ...]. A goal counts as held after success unless success ends the episode,
+        also where the environment drew another: Q(s, a, g) is about g.
     """
-    achieved, next_achieved = spec.achieved(window.features), spec.achieved(window.next_features)
-    goal, is_relabelled = _choose_goals(key, window, achieved, next_achieved, spec, config)
-    reward, discount, last = _several_steps(window, achieved, next_achieved, goal, spec, config)
+    row, number = (
+        jnp.broadcast_to(x, (*drawn.row.shape, config.num_steps))
+        for x in (drawn.row[..., None], jnp.arange(config.num_steps)[None, None])
+    )
+    ahead = jnp.minimum(drawn.time[..., None] + number, drawn.last[..., None])
+    steps = replay.read(buffer, row, ahead)  # [groups, count, n]; past the episode, its last again
+    begin = jax.tree.map(lambda x: x[:, :, 0], steps)
+    goal, is_relabelled = _choose_goals(keys, replay, buffer, drawn, begin.goal, spec, config)
+    reward, discount, last = _several_steps(steps, drawn.last - drawn.time, goal, spec, config)
+    after = jnp.take_along_axis(steps.next_features, last[..., None, None], axis=2)[:, :, 0]
     return SoftBatch(
-        observation=spec.see(window.features, goal),
-        action=window.action,
+        observation=spec.see(begin.features, goal),
+        action=begin.action,
         reward=reward,
         discount=discount,
-        next_observation=spec.see(window.next_features[last], goal),
+        next_observation=spec.see(after, goal),
         is_relabelled=is_relabelled,
     )
 
 
-def _choose_goals(key, window: Transition, achieved, next_achieved, spec, config: SACConfig):
+def _choose_goals(keys, replay: Replay, buffer, drawn: Drawn, goal, spec, config: SACConfig):
     """Each step's goal, and whether it is another than was pursued."""
     if config.relabel_share == 0.0:  # no hindsight must cost nothing
-        return window.goal, jnp.zeros_like(window.fell)
-
-    def earned(after, goal):
-        return spec.judge(achieved, after, goal, window.fell)[0]
-
-    step_key, share_key = jax.random.split(key)
-    live = jnp.ones_like(window.fell)
-    relabelled = relabel(
-        share_key,
-        window.goal,
-        next_achieved,
-        earned(next_achieved, window.goal),
-        choose_goal_steps(step_key, window.episode_end, live, strategy=config.strategy),
-        earned,
-        relabel_ratio=_per_original(config.relabel_share),
+        return goal, jnp.zeros_like(drawn.is_ended)
+    split = jax.vmap(jax.random.split)(keys)
+    bounds = EpisodeBounds(drawn.first, drawn.last)
+    step = jax.vmap(draw_goal_steps, (0, 0, 0, None))(
+        split[:, 0], drawn.time, bounds, config.strategy
     )
-    return relabelled.goal, relabelled.is_relabelled
+    count = drawn.time.shape[1:]
+    chosen = jax.vmap(lambda key: jax.random.bernoulli(key, config.relabel_share, count))(
+        split[:, 1]
+    )
+    if config.strategy == "final":
+        chosen = chosen & drawn.is_ended
+    achieved = spec.achieved(replay.read(buffer, drawn.row, step).next_features)
+    return jnp.where(chosen[..., None], achieved, goal), chosen
 
 
-def _several_steps(window: Transition, achieved, next_achieved, goal, spec, config: SACConfig):
-    """Return, bootstrap discount and index of the last step of n, for every start in the window.
+def _several_steps(steps: Transition, left, goal, spec: GoalSpec, config: SACConfig):
+    """Return, bootstrap discount and the number of the last step of n.
 
-    The n steps stop early where the task ends under the start's goal, where the episode ended
-    for whatever reason, and where the window does.
+    The n steps stop early where the task ends under the goal, where the episode ended for whatever
+    reason, and where nothing newer was written: `left` steps follow the first.
     """
-    length = window.fell.shape[0]
-    start = jnp.arange(length)
-    total, discount = jnp.zeros(length), jnp.ones(length)
-    last, live = start, jnp.ones(length, bool)
-    ended = jnp.zeros(length, bool)
+    shape = left.shape
+    total, discount = jnp.zeros(shape), jnp.ones(shape)
+    last, live = jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool)
+    ended = jnp.zeros(shape, bool)
     for ahead in range(config.num_steps):
-        at = jnp.minimum(start + ahead, length - 1)
-        live = live & (start + ahead < length)
-        reward, success = spec.judge(achieved[at], next_achieved[at], goal, window.fell[at])
-        terminal = window.fell[at] | (success & (spec.on_success == "end"))
+        step: Transition = jax.tree.map(lambda x: x[:, :, ahead], steps)  # noqa: B023
+        live = live & (ahead <= left)
+        reward, success = spec.judge(
+            spec.achieved(step.features), spec.achieved(step.next_features), goal, step.fell
+        )
+        terminal = step.fell | (success & (spec.on_success == "end"))
         total = jnp.where(live, total + discount * config.reward_scale * reward, total)
         discount = jnp.where(live, discount * config.discount_factor, discount)
-        last, ended = jnp.where(live, at, last), jnp.where(live, terminal, ended)
-        live = live & ~terminal & ~window.episode_end[at]
+        last, ended = jnp.where(live, ahead, last), jnp.where(live, terminal, ended)
+        live = live & ~terminal
     return total, discount * (1.0 - ended), last
-
-
-def _per_original(share: float) -> float:
-    """Relabelled transitions for each that is not, from the share of all that are."""
-    return share / (1.0 - share) if share < 1.0 else 1e12

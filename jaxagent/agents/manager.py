@@ -39,6 +39,13 @@ class Steerable(Simulator, Protocol):
         ...
 
 
+class Below(NamedTuple):
+    """What lies under a decision: `physics` of a managed state."""
+
+    state: SimulatorState
+    poses: Float[Array, "c Q"]  # of the body after each step, for drawing
+
+
 @dataclasses.dataclass(frozen=True)
 class ManagedSimulator:
     """Implements `jaxagent.types.Simulator`: one step is one sub-goal, held for `interval` steps.
@@ -100,12 +107,12 @@ class ManagedSimulator:
     def restart(self, state: SimulatorState, key: PRNGKeyArray) -> SimulatorState:
         """The same, inheriting what the simulator lets an episode inherit."""
         if isinstance(self.simulator, Restartable):
-            return self._begin(self.simulator.restart(state.physics, key))
+            return self._begin(self.simulator.restart(state.physics.state, key))
         return self.reset(key)
 
     def step(self, state: SimulatorState, action: Float[Array, " G"]) -> SimulatorState:
         """Hand the skill a sub-goal and let it run."""
-        below: SimulatorState = state.physics
+        below: SimulatorState = state.physics.state
         goal = sub_goal(_achieved(below), action, self.reach)
 
         def advance(carry, _):
@@ -116,17 +123,17 @@ class ManagedSimulator:
             over = below.terminated | below.success
             reward = reward + jnp.where(over, 0.0, after.reward)
             below = jax.tree.map(lambda old, new: jnp.where(over, old, new), below, after)
-            return (below, reward, steps + ~over), (features, chosen)
+            return (below, reward, steps + ~over), (features, chosen, self.simulator.pose(below))
 
         aimed = self.simulator.aim(below, goal).replace(success=jnp.zeros((), bool))
         begin = (aimed, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
-        (below, reward, steps), record = jax.lax.scan(advance, begin, None, self.interval)
-        managed = self._state(below, *record, steps)
+        (below, reward, steps), (*record, poses) = jax.lax.scan(advance, begin, None, self.interval)
+        managed = self._state(Below(below, poses), *record, steps)
         return managed.replace(reward=reward, terminated=below.terminated, success=below.success)
 
-    def pose(self, state: SimulatorState) -> Float[Array, " Q"]:
-        """The simulator's."""
-        return self.simulator.pose(state.physics)
+    def pose(self, state: SimulatorState) -> Float[Array, "c Q"]:
+        """The simulator's, after each step of the decision."""
+        return state.physics.poses
 
     def log_prob(
         self,
@@ -149,14 +156,17 @@ class ManagedSimulator:
     def _begin(self, below: SimulatorState) -> SimulatorState:
         features = jnp.zeros((self.interval, *_features(below).shape))
         action = jnp.zeros((self.interval, self.simulator.action_size))
-        return self._state(below, features, action, jnp.zeros((), jnp.int32))
+        pose = self.simulator.pose(below)
+        poses = jnp.broadcast_to(pose, (self.interval, *pose.shape))
+        return self._state(Below(below, poses), features, action, jnp.zeros((), jnp.int32))
 
-    def _state(self, below: SimulatorState, features, action, steps) -> SimulatorState:
+    def _state(self, physics: Below, features, action, steps) -> SimulatorState:
+        below = physics.state
         seen = _features(below)
         target = None if self.target is None else jnp.array(self.target, jnp.float32)
         record = [features.ravel(), action.ravel(), steps[None].astype(jnp.float32)]
         return SimulatorState(
-            physics=below,
+            physics=physics,
             observation=seen if target is None else jnp.concatenate([seen, target]),
             reward=jnp.zeros((), jnp.float32),
             terminated=below.terminated,

@@ -228,7 +228,7 @@ class Imitation:
             zero = jnp.zeros(())
             start = ((zero, zero), jax.tree.map(jnp.zeros_like, state.params))
             ((loss, accuracy), gradient), _ = jax.lax.scan(add, start, batches)
-        state, norm = self._step(state, gradient)
+        state, norm = self._step(state, gradient, loss)
         metrics = {
             "loss": loss,
             "accuracy": accuracy,
@@ -239,13 +239,15 @@ class Imitation:
         }
         return state, metrics
 
-    def _step(self, state: ImitationState, gradient) -> tuple[ImitationState, Float[Array, ""]]:
+    def _step(
+        self, state: ImitationState, gradient, loss: Float[Array, ""]
+    ) -> tuple[ImitationState, Float[Array, ""]]:
         norm = optax.tree.norm(gradient)
         changes, optimizer_state = self._optimizer.update(
             gradient, state.optimizer_state, state.params
         )
         params = optax.apply_updates(state.params, changes)
-        is_finite = jnp.isfinite(norm)
+        is_finite = jnp.isfinite(norm) & jnp.isfinite(loss)
 
         def keep(new, old):
             return jax.tree.map(lambda n, o: jnp.where(is_finite, n, o), new, old)

@@ -248,12 +248,13 @@ class PPO:
         """One shuffled pass; `samples` are [groups, S, ...], `keys` [groups]."""
         count = samples.advantage.shape[1]
         minibatches = self.config.num_minibatches
-        order = jax.vmap(lambda key: jax.random.permutation(key, count))(keys)
+        order_keys, noise_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        order = jax.vmap(lambda key: jax.random.permutation(key, count))(order_keys)
         order = order.reshape(order.shape[0], minibatches, -1).swapaxes(0, 1)
 
         def minibatch(carry, numbered):
             number, index = numbered
-            noise = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+            noise = jax.vmap(jax.random.fold_in, (0, None))(noise_keys, number)
             chosen = jax.tree.map(lambda x: _pick(x, index), samples)
             state, stopped = carry
             if self.config.target_kl is None:

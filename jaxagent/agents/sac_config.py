@@ -28,7 +28,7 @@ class SACConfig:
     reward_scale: float = 0.1
     """Rewards are multiplied by this before learning; it keeps values near 1."""
     num_steps: int = 1
-    """Rewards summed before the bootstrap; fewer where an episode or a window ends first."""
+    """Rewards summed before the bootstrap; fewer where an episode ends first."""
     polyak_rate: float = 0.005
     """Share by which the target critics follow the critics at each update."""
     num_critics: int = 2
@@ -45,8 +45,6 @@ class SACConfig:
     """Which achieved goals are pretended to have been meant: future, final or episode."""
     relabel_share: float = 0.8
     """k: share of the transitions that are relabelled, in [0, 1]; 0 is no hindsight."""
-    window: int | None = None
-    """Consecutive steps sampled together, among which hindsight looks; None is an episode."""
     sample_groups: int = 8
     """The buffer is sampled within this many groups of environments, so that the result does not
     depend on the number of devices, which must divide it."""
@@ -82,10 +80,6 @@ class SACConfig:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1")
-        if self.window is not None and self.window < self.num_steps:
-            raise ValueError(
-                f"window ({self.window}) must be at least num_steps ({self.num_steps})"
-            )
         if self.batch_size % self.sample_groups:
             raise ValueError(
                 f"batch_size ({self.batch_size}) must be divisible by sample_groups "
@@ -104,7 +98,7 @@ class SACConfig:
                     f"{name} ({getattr(self, name)}) must be one of {', '.join(known)}"
                 )
 
-    def sizes(self, num_envs: int, unroll_length: int, episode_length: int) -> "BufferSizes":
+    def sizes(self, num_envs: int, unroll_length: int) -> "BufferSizes":
         """How the buffer is laid out over environments.
 
         Raises:
@@ -114,18 +108,16 @@ class SACConfig:
             raise ValueError(
                 f"num_envs ({num_envs}) must be divisible by sample_groups ({self.sample_groups})"
             )
-        window, row_length = self.window or episode_length, self.buffer_size // num_envs
-        if row_length < max(window, unroll_length):
+        row_length = self.buffer_size // num_envs
+        if row_length < unroll_length:
             raise ValueError(
-                f"buffer_size ({self.buffer_size}) must be at least num_envs * the longer of "
-                f"window and unroll_length ({num_envs} * {max(window, unroll_length)})"
+                f"buffer_size ({self.buffer_size}) must be at least num_envs * unroll_length "
+                f"({num_envs} * {unroll_length})"
             )
-        first = max(self.learning_starts, window * num_envs)
         return BufferSizes(
             rows=num_envs // self.sample_groups,
             row_length=row_length,
-            window=window,
-            warmup_iterations=-(-first // (num_envs * unroll_length)),
+            warmup_iterations=-(-self.learning_starts // (num_envs * unroll_length)),
         )
 
 
@@ -135,5 +127,4 @@ class BufferSizes:
 
     rows: int  # environments in a group
     row_length: int  # steps kept of each
-    window: int  # steps sampled together
     warmup_iterations: int  # before the first gradient step

@@ -61,13 +61,14 @@ class SACHER:
 
         Args:
             config: hyper-parameters.
-            spec: the goal space that is trained on.
+            spec: the goal space that is trained on; falls are charged by the discount factor.
             observation_size: O.
             action_size: A.
             encoder_sizes: hidden layers of the encoders of state and goal.
             axis_name: mapped device axis over which gradients and statistics are averaged.
         """
-        self.config, self.spec, self.axis_name = config, spec, axis_name
+        self.config, self.axis_name = config, axis_name
+        self.spec = spec.charged(config.discount_factor)
         self.observation_size, self.action_size = observation_size, action_size
         entropy = config.target_entropy
         self.target_entropy = -float(action_size) if entropy is None else entropy
@@ -138,25 +139,14 @@ class SACHER:
             keys: one for each group, consumed.
 
         Returns:
-            [updates_per_iteration, groups, transitions, ...]; no transition twice unless two
-            windows hold it.
+            [updates_per_iteration, groups, transitions, ...]; every transition is drawn
+            independently, uniformly from the steps of its group.
         """
         config = self.config
         needed = config.updates_per_iteration * config.batch_size // config.sample_groups
-        windows = -(-needed // replay.window)
-        split = jax.vmap(lambda key: jax.random.split(key, 3))(keys)
-        drawn = replay.sample(buffer, split[:, 0], windows)
-
-        def one_group(window_key, order_key, windows_of_group):
-            window_keys = jax.random.split(window_key, windows)
-            batch = jax.vmap(in_hindsight, (0, 0, None, None))(
-                window_keys, windows_of_group, self.spec, config
-            )
-            flat = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), batch)
-            order = jax.random.permutation(order_key, windows * replay.window)[:needed]
-            return jax.tree.map(lambda x: x[order], flat)
-
-        batch = jax.vmap(one_group)(split[:, 1], split[:, 2], drawn)
+        split = jax.vmap(jax.random.split)(keys)
+        drawn = replay.sample(buffer, split[:, 0], needed)
+        batch = in_hindsight(split[:, 1], replay, buffer, drawn, self.spec, config)
         updates = config.updates_per_iteration
 
         def by_update(x):

@@ -1,7 +1,9 @@
 """Losses and estimators as pure functions of arrays; importable without the rest of the house.
 
 Time-major `[T, *B]` for trajectories, `[B, L]` for tokens. bfloat16 is accepted everywhere and
-accumulated in float32. Wrong dtypes and axes are a TypeError, wrong static values a ValueError.
+accumulated in float32. NumPy arrays and scalars are taken like JAX's (float64 becomes float32
+unless 64 bits are enabled), and a number where an array has no axes. Wrong dtypes and axes are a
+TypeError, wrong static values a ValueError.
 """
 
 from jaxagent.losses.advantages import gae, lambda_returns, masked_mean, masked_whiten

@@ -25,6 +25,8 @@ Scalar = float | int | Float[Array, ""]
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check arguments against their jaxtyping annotations, at trace time only under jit.
 
+    NumPy arrays, and numbers where an array may be a scalar, become JAX arrays first (`_admit`).
+
     beartype is imported, and the checker built, at the first call: to do both for every function
     at import would make importing the losses half as slow again as importing jax.
     """
@@ -39,9 +41,19 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return typed()(*args, **kwargs)
+            given = signature.bind(*args, **kwargs)
+        except TypeError:
+            function(*args, **kwargs)  # Python's own complaint names the function
+            raise
+        admitted = signature.bind(*args, **kwargs)
+        for name, value in given.arguments.items():
+            label = f"{function.__name__}: argument '{name}'"
+            annotation = signature.parameters[name].annotation
+            admitted.arguments[name] = _admit(label, annotation, value)
+        try:
+            return typed()(*admitted.args, **admitted.kwargs)
         except TypeCheckError as error:
-            complaint = _complaint(function.__name__, signature.bind(*args, **kwargs))
+            complaint = _complaint(function.__name__, given, admitted)
             if complaint is None:
                 raise
             raise TypeError(complaint).with_traceback(error.__traceback__) from None
@@ -49,20 +61,81 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _complaint(function: str, bound: inspect.BoundArguments) -> str | None:
+def _admit(label: str, annotation: Any, value: Any) -> Any:
+    """The value as a JAX array where it is NumPy's, or a number, and an array is asked for.
+
+    A NumPy scalar where a Python number may stand becomes one, so that it stays a static value.
+    What cannot be converted is given back as it is, for the checker to refuse by name.
+    """
+    if isinstance(value, jax.Array):
+        return value
+    if hasattr(annotation, "_fields") and isinstance(value, annotation):
+        kinds = annotation.__annotations__
+        return annotation(*(_admit(f"{label}.{n}", kinds[n], x) for n, x in zip(kinds, value)))
+    members = get_args(annotation) or (annotation,)
+    array_kinds = [_expected(m).split("[")[0] for m in members if hasattr(m, "dim_str")]
+    takes_numbers = any(m in (bool, int, float) for m in members)
+    if _is_numpy(value):
+        if takes_numbers and value.ndim == 0:
+            return value.item()
+        return as_array(label, value) if array_kinds else value
+    if not takes_numbers:
+        for kind, numbers, dtype in _NUMBERS:
+            if kind in array_kinds and type(value) in numbers:
+                return jnp.asarray(value, jnp.result_type(dtype))
+    return value
+
+
+_NUMBERS = (("Bool", (bool,), bool), ("Int", (int,), int), ("Float", (int, float), float))
+
+
+def _is_numpy(value: Any) -> bool:
+    """Whether the value is NumPy's array or scalar of numbers that JAX has a type for.
+
+    Masked arrays are not: their mask would be lost. NumPy itself is not imported here.
+    """
+    if type(value).__module__ != "numpy" or not hasattr(value, "dtype"):
+        return False
+    kinds = (jnp.floating, jnp.integer, jnp.bool_)
+    is_number = any(jnp.issubdtype(value.dtype, kind) for kind in kinds)
+    return is_number and value.dtype.itemsize <= 8
+
+
+def as_array(label: str, value: Any) -> Any:
+    """A NumPy array as a JAX array, of either byte order; anything else as it is.
+
+    Raises:
+        ValueError: it holds an integer that 32 bits do not, while 64 bits are not enabled.
+    """
+    if not _is_numpy(value):
+        return value
+    array = jnp.asarray(value.astype(value.dtype.newbyteorder("=")))
+    if jnp.issubdtype(array.dtype, jnp.integer) and array.dtype != value.dtype and value.size:
+        limits = jnp.iinfo(array.dtype)
+        for extreme in (int(value.min()), int(value.max())):
+            if not limits.min <= extreme <= limits.max:
+                raise ValueError(
+                    f"{label} must fit {array.dtype} unless jax_enable_x64 is set, found {extreme}"
+                )
+    return array
+
+
+def _complaint(
+    function: str, given: inspect.BoundArguments, admitted: inspect.BoundArguments
+) -> str | None:
     from beartype.door import is_bearable
 
     accepted = []
     with jaxtyped("context"):
-        for name, value in bound.arguments.items():
-            expected = bound.signature.parameters[name].annotation
-            if not is_bearable(value, expected):
+        for name, value in given.arguments.items():
+            expected = given.signature.parameters[name].annotation
+            if not is_bearable(admitted.arguments[name], expected):
                 beside = f" beside {', '.join(accepted)}" if accepted else ""
                 return (
                     f"{function}: argument '{name}' must be {_expected(expected)}, "
                     f"found {_found(value)}{beside}"
                 )
-            if isinstance(value, jax.Array):
+            if isinstance(admitted.arguments[name], jax.Array):
                 accepted.append(f"{name} {_found(value)}")
     return None
 
@@ -78,9 +151,10 @@ def _expected(annotation: Any) -> str:
 def _found(value: Any) -> str:
     if isinstance(value, jax.Array):
         return f"{value.dtype}{list(value.shape)}"
-    if hasattr(value, "__array__"):
+    if hasattr(value, "__array__") and hasattr(value, "dtype"):
         kind = f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
-        return f"{kind} {value.dtype}{list(value.shape)} (convert it with jax.numpy.asarray)"
+        advice = "" if _is_numpy(value) else " (convert it with jax.numpy.asarray)"
+        return f"{kind} {value.dtype}{list(value.shape)}{advice}"
     return f"{type(value).__name__} {value!r}"[:120]
 
 

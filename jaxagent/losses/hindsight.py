@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxagent.losses.contract import Scalar, accumulate, checked, require_array
+from jaxagent.losses.contract import Scalar, accumulate, as_array, checked, require_array
 
 Strategy = Literal["future", "final", "episode"]
 
@@ -25,6 +25,51 @@ class Relabelled(NamedTuple):
     goal: Float[Array, "T *B G"]
     reward: Float[Array, "T *B"]
     is_relabelled: Bool[Array, "T *B"]
+
+
+class EpisodeBounds(NamedTuple):
+    """For each step the first and the last step of the same episode."""
+
+    first: Int[Array, "T *B"]
+    last: Int[Array, "T *B"]
+
+
+def episode_bounds(episode_end: Bool[Array, "T *B"], mask: Bool[Array, "T *B"]) -> EpisodeBounds:
+    """Where each step's episode begins and ends among the real steps of its column.
+
+    Args:
+        episode_end: terminated | truncated.
+        mask: True on real steps; padding follows the steps of its column.
+
+    Returns:
+        Time indices; an episode that has not ended reaches to the last real step.
+    """
+    time = _time_like(episode_end)
+    nothing_follows = jnp.concatenate([~mask[1:], jnp.ones_like(mask[:1])])
+    is_last = episode_end | nothing_follows
+    is_first = jnp.concatenate([jnp.ones_like(is_last[:1]), is_last[:-1]])
+    last = jax.lax.cummin(jnp.where(is_last, time, time.shape[0]), reverse=True)
+    return EpisodeBounds(jax.lax.cummax(jnp.where(is_first, time, 0)), last)
+
+
+def draw_goal_steps(
+    key: PRNGKeyArray,
+    time: Int[Array, "*S"],
+    bounds: EpisodeBounds,
+    strategy: Strategy,
+) -> Int[Array, "*S"]:
+    """The step whose outcome becomes the goal of each step, by the rule of `choose_goal_steps`.
+
+    Args:
+        key: consumed.
+        time: t of each step.
+        bounds: first and last step of the episode of each, inclusive.
+        strategy: future, final or episode.
+    """
+    if strategy == "final":
+        return bounds.last
+    lowest = time if strategy == "future" else bounds.first
+    return jax.random.randint(key, time.shape, lowest, bounds.last + 1)
 
 
 def _time_like(array: jax.Array) -> jax.Array:
@@ -66,18 +111,10 @@ def choose_goal_steps(
         >>> print(choose_goal_steps(jax.random.key(0), end, live, strategy="final").step)
         [1 1 3 3]
     """
-    time = _time_like(episode_end)
-    nothing_follows = jnp.concatenate([~mask[1:], jnp.ones_like(mask[:1])])
-    is_last = episode_end | nothing_follows
-    is_first = jnp.concatenate([jnp.ones_like(is_last[:1]), is_last[:-1]])
-    last = jax.lax.cummin(jnp.where(is_last, time, time.shape[0]), reverse=True)
-    first = jax.lax.cummax(jnp.where(is_first, time, 0))
+    time, bounds = _time_like(episode_end), episode_bounds(episode_end, mask)
+    step, valid = draw_goal_steps(key, time, bounds, strategy), mask
     if strategy == "final":
-        ends = jnp.take_along_axis(episode_end, last, axis=0)
-        step, valid = last, mask & ends
-    else:
-        lowest = time if strategy == "future" else first
-        step, valid = jax.random.randint(key, time.shape, lowest, last + 1), mask
+        valid = valid & jnp.take_along_axis(episode_end, bounds.last, axis=0)
     return GoalSteps(jnp.where(valid, step, time), valid)
 
 
@@ -132,6 +169,6 @@ def relabel(
     is_relabelled = goal_steps.valid & jax.random.bernoulli(key, share, reward.shape)
     in_hindsight = jnp.take_along_axis(next_achieved_goal, goal_steps.step[..., None], axis=0)
     goal = jnp.where(is_relabelled[..., None], in_hindsight, goal)
-    earned = reward_function(next_achieved_goal, goal)
+    earned = as_array("relabel: the reward", reward_function(next_achieved_goal, goal))
     require_array("relabel", "the reward_function's result", earned, jnp.floating, reward.shape)
     return Relabelled(goal, jnp.where(is_relabelled, earned, reward), is_relabelled)

@@ -20,7 +20,8 @@ def behaviour_cloning_loss(
 
     Args:
         log_prob: log π(a*ₜ | sₜ) of the expert's action, nats. For a tanh-normal policy the
-            expert's pre-tanh action is needed: keep it, or clip |a*| below 1 before arctanh.
+            expert's pre-tanh action is needed: keep it, or clip |a*| to 1 − 1e-6 before arctanh,
+            which is infinite at ±1.
         mask: True where the sample counts; a dead sample is never looked at.
 
     Returns:

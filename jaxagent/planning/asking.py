@@ -23,7 +23,7 @@ class AskSettings:
     retries: int = 2
     """Further questions after a refused reply, before the fallback plans."""
     max_tokens: int = 256
-    """Tokens of a reply."""
+    """Tokens of a reply; of a retry four times as many, where the reply before was cut short."""
     temperature: float | None = None
     """Of the first question; None leaves it to the backend."""
     retry_temperature: float | None = 0.7
@@ -86,6 +86,14 @@ class PlannerLog:
         self.refuse("prompt_too_long")
         if self.count("unaskable") == 1:
             _log.warning("%s cannot be asked, the fallback plans: %s", name, error)
+
+    def cut_short(self, name: str, max_tokens: int) -> None:
+        """Count a reply that ended at its last token; say so the first time."""
+        self.refuse("cut_short")
+        if self.count("cut_short") == 1:
+            _log.warning(
+                "replies of %s end at max_tokens (%d) before they can be used", name, max_tokens
+            )
 
     def call_failed(self, error: ChatError) -> None:
         """Count a call without a reply; say so the first time for each reason."""
@@ -150,14 +158,14 @@ def ask(
         Falling back is the caller's.
     """
     question = log.count("questions")
-    prompt = list(messages)
+    prompt, max_tokens = list(messages), settings.max_tokens
     for attempt in range(settings.retries + 1):
         if attempt:
             log.count("retries")
         try:
             reply = chat.complete(
                 prompt,
-                max_tokens=settings.max_tokens,
+                max_tokens=max_tokens,
                 schema=schema if settings.constrain else None,
                 temperature=settings.retry_temperature if attempt else settings.temperature,
                 seed=settings.seed + 1009 * question + attempt,
@@ -169,12 +177,33 @@ def ask(
         try:
             answer = read(reply.text)
         except RefusedReply as refusal:
-            log.refuse(refusal.reason)
-            prompt = _again(chat, messages, reply.text, refusal, settings)
+            if reply.finish == "length":
+                log.cut_short(chat.name, max_tokens)
+                prompt, max_tokens = _longer(chat, messages, max_tokens)
+                continue
+            declined = RefusedReply("declined", "the model would not answer")
+            why = declined if reply.finish == "declined" else refusal
+            log.refuse(why.reason)
+            prompt = _again(chat, messages, reply.text, why, max_tokens)
         else:
             log.count("accepted")
             return answer
     return None
+
+
+def _longer(
+    chat: ChatModel, messages: Sequence[Message], max_tokens: int
+) -> tuple[list[Message], int]:
+    """The prompt of a retry after a reply that was cut, and the tokens that it may take.
+
+    The cut reply itself is not shown: it would take the room that the next one needs.
+    """
+    short = f"Your reply was cut after {max_tokens} tokens. Answer again, shorter, with JSON only."
+    longer = [*messages, Message("user", short)]
+    room = chat.context - chat.count_tokens(longer)
+    if room < max_tokens:
+        longer, room = list(messages), chat.context - chat.count_tokens(messages)
+    return longer, max(max_tokens, min(4 * max_tokens, room))
 
 
 def _again(
@@ -182,7 +211,7 @@ def _again(
     messages: Sequence[Message],
     text: str,
     refusal: RefusedReply,
-    settings: AskSettings,
+    max_tokens: int,
 ) -> list[Message]:
     """The prompt of a retry: with the reply and what is wrong with it, where that fits."""
     longer = [
@@ -190,5 +219,5 @@ def _again(
         Message("assistant", quoted(text[:_QUOTED_BACK])),
         Message("user", f"That cannot be used ({refusal}). Answer again, with JSON only."),
     ]
-    fits = chat.count_tokens(longer) + settings.max_tokens <= chat.context
+    fits = chat.count_tokens(longer) + max_tokens <= chat.context
     return longer if fits and text.strip() else list(messages)

@@ -43,6 +43,7 @@ class Reply(NamedTuple):
     text: str
     usage: Usage
     seconds: float  # from the question to the last token
+    finish: str = "stop"  # "length": cut at max_tokens; "declined": it would not answer
 
 
 class ChatError(Exception):

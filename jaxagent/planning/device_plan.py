@@ -55,6 +55,26 @@ def plan_arrays(plan: Plan, capacity: int | None = None) -> PlanArrays:
     )
 
 
+def distance(position: Float[Array, "*S 2"], target: Float[Array, "*S 2"]) -> Float[Array, "*S"]:
+    """Metres between positions and targets."""
+    return jnp.linalg.norm(position - target, axis=-1)
+
+
+def to_go(
+    plan: PlanArrays, position: Float[Array, "*S 2"], cursor: Int[Array, "*S"]
+) -> Float[Array, "*S"]:
+    """Metres still to go along the plan; 0 once all sub-goals are reached.
+
+    Args:
+        plan: sub-goals.
+        position: metres.
+        cursor: index of the sub-goal that is next.
+    """
+    at = jnp.minimum(cursor, plan.count - 1)
+    left = distance(position, plan.target[at]) + plan.remaining[at]
+    return jnp.where(cursor < plan.count, left, 0.0)
+
+
 def follow(plan: PlanArrays | None, cursor: Int[Array, " B"], trajectory: Trajectory):
     """The sub-goal before and after each step, and the one to go on with.
 
@@ -75,7 +95,7 @@ def follow(plan: PlanArrays | None, cursor: Int[Array, " B"], trajectory: Trajec
     def advance(cursor, step):
         position, episode_end = step
         at = jnp.minimum(cursor, count - 1)
-        near = jnp.linalg.norm(position - plan.target[at], axis=-1) < plan.radius[at]
+        near = distance(position, plan.target[at]) < plan.radius[at]
         reached = jnp.minimum(cursor + near.astype(jnp.int32), count)
         return jnp.where(episode_end, 0, reached), (cursor, reached)
 

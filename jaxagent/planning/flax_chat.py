@@ -134,7 +134,8 @@ class FlaxChat:
             self._caches.append((cache, prompt))
             self.reused_tokens += said.reused_length
             usage = Usage(said.prompt_length, len(said.tokens))
-            return Reply(said.text, usage, self._clock() - begin)
+            finish = "length" if said.finish_reason == "length" else "stop"
+            return Reply(said.text, usage, self._clock() - begin, finish)
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
         return self._generator.encode(_rendered(self._model, messages))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jaxagent.planning.asking import AskSettings, PlannerLog, ask
 from jaxagent.planning.chat import ChatModel, Message
 from jaxagent.planning.parse import RefusedReply, read_json_object, require_keys
-from jaxagent.planning.prompt import PromptTooLong, first_kept, fit_prompt, load_prompt, quoted
+from jaxagent.planning.prompt import PromptTooLong, fit_prompt, load_prompt, quoted
 from jaxagent.planning.skills import Skill, plan_schema, read_skill, walking_skills
 from jaxagent.types import Plan, Planner, SubGoal
 
@@ -185,7 +185,7 @@ class GoalPlanner:
 
     def _shown(self, situation: Situation) -> tuple[Attempt, ...]:
         attempts = situation.attempts
-        return attempts[first_kept(len(attempts), self.settings.history) :]
+        return attempts[max(0, len(attempts) - self.settings.history) :]
 
     def _render(self, situation: Situation, kept: int, observation: str) -> list[Message]:
         shown = self._shown(situation)

@@ -10,12 +10,19 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxagent import losses
 from jaxagent.losses import AdaptiveLambda
 from jaxagent.models.normaliser import Normaliser, init_normaliser, update_normaliser
-from jaxagent.planning.device_plan import PlanArrays, follow, nearest_leg, plan_arrays
+from jaxagent.planning.device_plan import (
+    PlanArrays,
+    distance,
+    follow,
+    nearest_leg,
+    plan_arrays,
+    to_go,
+)
 from jaxagent.types import Plan, Trajectory
 
 VELOCITY_TERMS = (
@@ -33,8 +40,9 @@ class GuidanceConfig:
     """R_guidance and how strongly it counts."""
 
     guidance_terms: tuple[str, ...] = ("velocity_saturated",)
-    """Terms that are summed: velocity_linear, velocity_saturated, velocity_target,
-    velocity_threshold, plan (heading, progress, arrival), plan_potential (optimum-preserving)."""
+    """Terms that are summed: velocity_linear, plan (progress, arrival, heading) and plan_potential
+    (optimum-preserving) earn nothing by walking in circles, but for heading; velocity_saturated,
+    velocity_target and velocity_threshold are paid by the step, and may."""
     guidance_weights: tuple[float, ...] = ()
     """One weight a term; empty is 1 for each."""
     lambda_schedule: str = "constant"
@@ -61,12 +69,13 @@ class GuidanceConfig:
     """m/s that earn tanh(1) in velocity_saturated."""
     wanted_velocity: float = 3.0
     """m/s: the target of velocity_target and the threshold of velocity_threshold."""
-    heading_weight: float = 0.05
-    """Weight of facing the sub-goal, a step."""
+    heading_weight: float = 0.0
+    """Weight of facing the sub-goal, a step; standing still earns it too, so it is 0 unless asked
+    for. A sub-goal's own heading counts only with it."""
     heading_threshold: float = 60.0
     """Degrees within which facing the sub-goal is rewarded."""
     progress_weight: float = 10.0
-    """Weight of the progress towards the sub-goal, a metre."""
+    """Weight of the decrease of the distance to the sub-goal, a metre."""
     arrival_weight: float = 5.0
     """Weight of reaching a sub-goal."""
     energy_cost: float = 0.0
@@ -120,6 +129,9 @@ class GuidanceState(struct.PyTreeNode, kw_only=True):
     """What guidance remembers between iterations."""
 
     cursor: Int[Array, " B"]  # sub-goal each environment is at; N once all are reached
+    episode: Float[Array, "B 2"]  # sums of (R_env, R_guidance) in the episode so far
+    fresh: Bool[Array, " B"]  # no step of the episode was rewarded yet
+    potential: Float[Array, " B"]  # λΦ of the state each environment is in, as last counted
     moments: Normaliser  # of (R_env, R_guidance) a step
     adaptive: AdaptiveLambda
     switch: Float[Array, ""]  # 1; 0 takes all guidance away (comparison, removal test)
@@ -166,6 +178,9 @@ class Guidance:
         config = self.config
         return GuidanceState(
             cursor=jnp.zeros(num_envs, jnp.int32),
+            episode=jnp.zeros((num_envs, 2), jnp.float32),
+            fresh=jnp.ones(num_envs, bool),
+            potential=jnp.zeros(num_envs, jnp.float32),
             moments=init_normaliser(2),
             adaptive=losses.adaptive_lambda(
                 config.guidance_lambda, window_size=config.adaptive_window
@@ -214,6 +229,10 @@ class Guidance:
     ) -> tuple[GuidanceState, Float[Array, "T B"], dict[str, Float[Array, ""]]]:
         """R_total = R_env + λ·R_guidance.
 
+        λ is that of the iteration. Of `plan_potential` it is part of the potential, λΦ, which at
+        an iteration's first step is taken back as it was counted, with the λ and the plan of the
+        iteration before (Devlin & Kudenko 2012): the shaping telescopes while both change.
+
         Args:
             state: sub-goal cursors and statistics.
             trajectory: finished experience; its reward is R_env.
@@ -221,7 +240,8 @@ class Guidance:
 
         Returns:
             The next state, R_total, and the metrics reward_env, reward_guidance, reward_total
-            (means a step), guidance_lambda and guidance_correlation.
+            (means a step), guidance_lambda, and guidance_correlation over the sums of the episodes
+            that ended, on all devices; 0 where fewer than two did.
         """
         plan = self.plan if state.plan is None else state.plan
         cursor, next_cursor, last = follow(plan, state.cursor, trajectory)
@@ -230,19 +250,47 @@ class Guidance:
         moments = update_normaliser(state.moments, both, self.axis_name)
         strength = self._strength(state.adaptive, moments, fraction) * state.switch
         total = trajectory.reward + strength * guidance
-        correlation = losses.guidance_correlation(
-            trajectory.reward, guidance, jnp.ones(guidance.shape, bool)
-        )
+        potential = state.potential
+        if "plan_potential" in self.config.guidance_terms:
+            first, potential = (
+                -strength * self._weight("plan_potential") * to_go(_require(plan), place, at)
+                for place, at in (
+                    (trajectory.body.position[0, ..., :2], cursor[0]),
+                    (trajectory.next_body.position[-1, ..., :2], next_cursor[-1]),
+                )
+            )
+            counted = jnp.where(state.fresh, first, state.potential * state.switch)
+            total = total.at[0].add(first - counted)
+        episode, sums = _sum_episodes(state.episode, both, trajectory.episode_end)
         metrics = {
             "reward_env": trajectory.reward.mean(),
             "reward_guidance": guidance.mean(),
             "reward_total": total.mean(),
             "guidance_lambda": strength,
-            "guidance_correlation": correlation,
+            "guidance_correlation": self._correlation(sums, trajectory.episode_end),
         }
         if self.axis_name:
             metrics = jax.lax.pmean(metrics, self.axis_name)
-        return state.replace(cursor=last, moments=moments), total, metrics
+        state = state.replace(
+            cursor=last,
+            episode=episode,
+            fresh=trajectory.episode_end[-1],
+            potential=potential,
+            moments=moments,
+        )
+        return state, total, metrics
+
+    def _correlation(self, sums: Float[Array, "T B 2"], ended: Bool[Array, "T B"]):
+        """Over the episodes of all devices: a mean of each device's own would be another number."""
+        if self.axis_name:
+            sums, ended = jax.lax.all_gather((sums, ended), self.axis_name, axis=1, tiled=True)
+        return losses.guidance_correlation(sums[..., 0], sums[..., 1], ended)
+
+    def _weight(self, term: str) -> float:
+        """Of a term, wherever it stands."""
+        names = self.config.guidance_terms
+        weights = self.config.guidance_weights or (1.0,) * len(names)
+        return sum(weight for name, weight in zip(names, weights, strict=True) if name == term)
 
     def _strength(self, adaptive: AdaptiveLambda, moments: Normaliser, fraction):
         config = self.config
@@ -315,9 +363,10 @@ class Guidance:
                 aim,
                 angle_threshold=math.radians(config.heading_threshold),
             ),
-            # Towards the target from wherever it stands: running past it must not pay.
-            losses.progress(position, after, position, target),
-            _inside(after, target, radius),
+            # Metres nearer, not metres along a line that turns with the body or that goes on
+            # behind the sub-goal: a closed path adds up to 0, whatever its speed.
+            distance(position, target) - distance(after, target),
+            (distance(after, target) < radius).astype(jnp.float32),
             heading_weight=config.heading_weight,
             progress_weight=config.progress_weight,
             arrival_weight=config.arrival_weight,
@@ -326,24 +375,23 @@ class Guidance:
 
     def _plan_potential(self, trajectory: Trajectory, plan: PlanArrays, cursor, next_cursor):
         """Φ = −(metres still to go along the plan), as potential-based shaping."""
-        count = plan.count
-
-        def potential(position, cursor):
-            at = jnp.minimum(cursor, count - 1)
-            to_go = jnp.linalg.norm(position - plan.target[at], axis=-1) + plan.remaining[at]
-            return jnp.where(cursor < count, -to_go, 0.0)
-
         return losses.potential_shaping(
-            potential(trajectory.body.position[..., :2], cursor),
-            potential(trajectory.next_body.position[..., :2], next_cursor),
+            -to_go(plan, trajectory.body.position[..., :2], cursor),
+            -to_go(plan, trajectory.next_body.position[..., :2], next_cursor),
             trajectory.terminated,
             discount_factor=self.discount_factor,
         )
 
 
-def _inside(position, target, radius) -> Float[Array, "T B"]:
-    distance = jnp.linalg.norm(position - target, axis=-1)
-    return (distance < radius).astype(jnp.float32)
+def _sum_episodes(start: Float[Array, "B 2"], rewards: Float[Array, "T B 2"], ended):
+    """Sums since each episode began: after the last step, and [T, B, 2] after every step."""
+
+    def add(so_far, step):
+        reward, end = step
+        so_far = so_far + reward
+        return jnp.where(end[:, None], 0.0, so_far), so_far
+
+    return jax.lax.scan(add, start, (rewards, ended))
 
 
 def _require(plan: PlanArrays | None) -> PlanArrays:

@@ -5,25 +5,28 @@ decodes a reply. Batches come in a few sizes only, so the number of compiled pro
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
-from jaxagent.models.llm.llama import Llama
+from jaxagent.models.llm.constrain import bucket
+from jaxagent.models.llm.generate_steps import with_slots
 from jaxagent.models.llm.words import Tokenizer
+from jaxagent.planning.household_decoding import Tables, play_turn, read_piece
 from jaxagent.planning.household_format import HouseholdFormat, Reply
 from jaxagent.planning.household_history import History
 from jaxagent.planning.reply_grammar import reply_grammar
 
+# Tokens that are read at once: the usual observation, and a piece of anything longer.
 _WIDTHS = (40, 96)
 _ROW_FACTOR, _FEWEST_ROWS = 4, 8
 _FEW_SLOTS = 256  # an episode that goes well needs no more, and a turn costs as much as it has
+CACHE_BYTES = 2 * 2**30
+"""Memory that the caches of the games played side by side may fill, unless told otherwise."""
 _CHOICES = 64
 _LONGER = 16  # commands that are longer than a format's usual ones get room in such steps
 _KEPT = 50_000
@@ -38,26 +41,6 @@ class PlannerModel(NamedTuple):
     style: HouseholdFormat
 
 
-class Tables(NamedTuple):
-    """A `ReplyGrammar` on the device."""
-
-    following: Int[Array, "S V"]
-    permitted: Bool[Array, "S V"]
-    is_command: Bool[Array, " S"]
-
-
-class Decoding(NamedTuple):
-    """A batch of replies in the making."""
-
-    cache: KVCache
-    hidden: Float[Array, "B D"]
-    state: Int[Array, " B"]
-    said: Int[Array, "B T"]
-    count: Int[Array, " B"]  # tokens said
-    command_count: Int[Array, " B"]  # of these, the command's
-    alive: Bool[Array, "B C"]  # choices that begin with what was said
-
-
 class HouseholdPlayer:
     """Plays greedily.
 
@@ -65,6 +48,7 @@ class HouseholdPlayer:
         model: who plays.
         is_constrained: only well-formed replies whose command is admissible.
         slots: tokens of an episode that are remembered; by default the model's `max_positions`.
+        cache_bytes: what the caches of `most_games` episodes fill at most, in bytes.
 
     Attributes:
         overflows: how often the oldest turns of an episode were dropped for want of room, or its
@@ -77,7 +61,12 @@ class HouseholdPlayer:
     """
 
     def __init__(
-        self, model: PlannerModel, *, is_constrained: bool = False, slots: int | None = None
+        self,
+        model: PlannerModel,
+        *,
+        is_constrained: bool = False,
+        slots: int | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self.model, self.is_constrained = model, is_constrained
         self.slots = model.config.max_positions if slots is None else slots
@@ -95,9 +84,20 @@ class HouseholdPlayer:
             jnp.asarray(self.grammar.is_command),
         )
         self.overflows = self.cut = 0
+        self._cache_bytes = cache_bytes
+
+    @property
+    def most_games(self) -> int:
+        """Episodes to play side by side: so many full caches fit `cache_bytes`; at least one."""
+        row = jax.eval_shape(lambda: KVCache.create(self.model.config, 1, self.slots))
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in (row.keys, row.values))
+        return max(1, self._cache_bytes // size)
 
     def begin(self, openings: Sequence[str]) -> None:
-        """Start new episodes, one for each opening; the first `act` reads them."""
+        """Start new episodes, one for each opening; the first `act` reads them.
+
+        More of them than `most_games` may need more memory than `cache_bytes`.
+        """
         self._games: list[History] = [
             History(text, self.model.tokenizer, self.model.style) for text in openings
         ]
@@ -125,12 +125,11 @@ class HouseholdPlayer:
         for number in running:
             self._games[number].read(observations[number])
         self._fit_rows(running)
-        tokens, count, lengths = self._pending()
+        tokens, count = self._read_ahead(*self._pending())
         choices = self._choices(admissible) if self.is_constrained else None
-        self._cache, said, said_count, chosen = _play_turn(
+        self._cache, said, said_count, chosen = play_turn(
             self.model.config, self.grammar.start, self.grammar.end, self._reply_tokens,
-            self.model.params, self._tables, self._cache.rewind(jnp.asarray(lengths)),
-            tokens, count, choices,
+            self.model.params, self._tables, self._cache, tokens, count, choices,
         )  # fmt: skip
         said, said_count, chosen = jax.device_get((said, said_count, chosen))
         replies = [Reply("")] * len(admissible)
@@ -195,8 +194,8 @@ class HouseholdPlayer:
             self._rows = self._rows[kept]
         self._rows = np.array([n if n in alive else -1 for n in self._rows])
 
-    def _pending(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens that each row has yet to read, how many, and where they begin."""
+    def _pending(self) -> tuple[list[list[int]], np.ndarray]:
+        """Tokens that each row has yet to read, and where they begin."""
         pending: list[list[int]] = [[] for _ in self._rows]
         lengths = np.zeros(len(self._rows), np.int32)
         for row, number in enumerate(self._rows):
@@ -206,15 +205,28 @@ class HouseholdPlayer:
                 self.overflows += game.fit(self.slots, self._reply_tokens)
                 self.cut += game.is_cut and not was_cut
                 pending[row], lengths[row] = game.take_pending()
-        longest = max(map(len, pending))
-        width = next((w for w in _WIDTHS if longest <= w <= self.slots), self.slots)
+        return pending, lengths
+
+    def _read_ahead(
+        self, pending: list[list[int]], lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Make room, and read in pieces all but the last tokens: those, and how many, come back.
+
+        Neither what is computed at once nor the cache grows with the context of the model, only
+        with what the episodes hold.
+        """
+        widths = [width for width in _WIDTHS if width <= self.slots] or [self.slots]
         ends = max(at + len(ids) for at, ids in zip(lengths, pending)) + self._reply_tokens
-        if max(ends, width) > self._cache.slots:
-            self._cache = self._cache.resize(self.slots)
-        tokens = np.zeros((len(pending), width), np.int32)
-        for row, ids in enumerate(pending):
-            tokens[row, : len(ids)] = ids
-        return tokens, np.array([len(ids) for ids in pending], np.int32), lengths
+        slots = bucket(max(ends, widths[-1]), smallest=_FEW_SLOTS)
+        self._cache = with_slots(self._cache.rewind(jnp.asarray(lengths)), min(slots, self.slots))
+        while max(map(len, pending)) > widths[-1]:
+            pieces = [ids[: widths[-1]] if len(ids) > widths[-1] else [] for ids in pending]
+            self._cache = read_piece(
+                self.model.config, self.model.params, self._cache, *_padded(pieces, widths[-1])
+            )
+            pending = [ids[len(piece) :] for ids, piece in zip(pending, pieces)]
+        longest = max(map(len, pending))
+        return _padded(pending, next(width for width in widths if longest <= width))
 
     def _choices(self, admissible: Sequence[Sequence[str]]) -> np.ndarray:
         """[B, C, T] the commands of each row as ids, at least one -1 behind each; -1 for none."""
@@ -231,115 +243,9 @@ class HouseholdPlayer:
         return choices
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=6)
-def _play_turn(
-    config: LlamaConfig,
-    start: int,
-    end: int,
-    max_tokens: int,
-    params: Mapping[str, Any],
-    tables: Tables,
-    cache: KVCache,
-    tokens: Int[Array, "B W"],
-    count: Int[Array, " B"],
-    choices: Int[Array, "B C T"] | None,
-) -> tuple[KVCache, Int[Array, "B T"], Int[Array, " B"], Int[Array, " B"]]:
-    """Read what is new and decode a reply in every row that has something to read.
-
-    Returns:
-        The cache, which holds all but the last token of each reply; the replies, their lengths,
-        and the first choice that each command is.
-    """
-    decoder, batch = Llama(config), tokens.shape[0]
-    live = (jnp.arange(tokens.shape[1])[None, :] < count[:, None]).astype(jnp.int32)
-    out = decoder.apply({"params": params}, tokens, segment_ids=live, cache=cache)
-    last = jnp.maximum(count - 1, 0)[:, None, None]
-    none = jnp.zeros((batch,), jnp.int32)
-    size = 1 if choices is None else choices.shape[1]
-    decoding = Decoding(
-        cache=out.cache,  # type: ignore[union-attr]
-        hidden=jnp.take_along_axis(out.hidden, last, axis=1)[:, 0],  # type: ignore[union-attr]
-        state=jnp.where(count > 0, start, end),
-        said=jnp.zeros((batch, max_tokens), jnp.int32),
-        count=none,
-        command_count=none,
-        alive=jnp.ones((batch, size), bool) if choices is None else (choices[:, :, 0] >= 0),
-    )
-
-    def go_on(decoding: Decoding) -> Decoding:
-        logits = decoder.apply({"params": params}, decoding.hidden, method="logits")
-        if choices is not None:
-            logits = jnp.where(_allowed(tables, choices, decoding), logits, -jnp.inf)  # type: ignore
-        token = jnp.argmax(logits, axis=-1).astype(jnp.int32)  # type: ignore[arg-type]
-        return _feed(decoder, params, _say(tables, end, choices, decoding, token), end)
-
-    decoding = jax.lax.while_loop(
-        lambda d: jnp.any(d.state != end) & (jnp.max(d.count) < max_tokens), go_on, decoding
-    )
-    chosen = decoding.alive.astype(jnp.int32)
-    if choices is not None:
-        # Of commands that begin alike, the one that was said to its end.
-        chosen += decoding.alive & (_following_of(choices, decoding.command_count) < 0)
-    return decoding.cache, decoding.said, decoding.count, jnp.argmax(chosen, axis=1)
-
-
-def _allowed(
-    tables: Tables, choices: Int[Array, "B C T"], decoding: Decoding
-) -> Bool[Array, "B V"]:
-    """Tokens that a constrained reply may go on with."""
-    following = _following_of(choices, decoding.command_count)
-    rows = jnp.arange(choices.shape[0])[:, None]
-    usable = decoding.alive & (following >= 0)
-    size = tables.permitted.shape[1]
-    begun = (
-        jnp.zeros((choices.shape[0], size), bool).at[rows, jnp.maximum(following, 0)].max(usable)
-    )
-    return jnp.where(
-        tables.is_command[decoding.state][:, None], begun, tables.permitted[decoding.state]
-    )
-
-
-def _following_of(choices: Int[Array, "B C T"], count: Int[Array, " B"]) -> Int[Array, "B C"]:
-    """The next token of each choice after `count` tokens; -1 past its end."""
-    place = jnp.minimum(count, choices.shape[2] - 1)
-    return jnp.take_along_axis(choices, place[:, None, None], axis=2)[..., 0]
-
-
-def _say(
-    tables: Tables,
-    end: int,
-    choices: Int[Array, "B C T"] | None,
-    decoding: Decoding,
-    token: Int[Array, " B"],
-) -> Decoding:
-    """Write a token behind every reply that is not over."""
-    is_open = decoding.state != end
-    in_command = is_open & tables.is_command[decoding.state]
-    alive, state = decoding.alive, tables.following[decoding.state, token]
-    if choices is not None:
-        same = _following_of(choices, decoding.command_count) == token[:, None]
-        alive = jnp.where(in_command[:, None], alive & same, alive)
-        # The grammar knows the usual commands; where one is over, of any wording, the list says.
-        is_said = _following_of(choices, decoding.command_count + 1) < 0
-        some, every = jnp.any(alive & is_said, axis=1), ~jnp.any(alive & ~is_said, axis=1)
-        state = jnp.where(in_command & (state == end) & ~some, decoding.state, state)
-        state = jnp.where(in_command & every, end, state)
-    rows = jnp.arange(token.shape[0])
-    place = jnp.minimum(decoding.count, decoding.said.shape[1] - 1)
-    written = jnp.where(is_open, token, decoding.said[rows, place])
-    return decoding._replace(
-        state=jnp.where(is_open, state, end),
-        said=decoding.said.at[rows, place].set(written),
-        count=decoding.count + is_open,
-        command_count=decoding.command_count + in_command,
-        alive=alive,
-    )
-
-
-def _feed(decoder: Llama, params: Mapping[str, Any], decoding: Decoding, end: int) -> Decoding:
-    """Read the token just said in every row that has to go on."""
-    goes_on = (decoding.state != end).astype(jnp.int32)[:, None]
-    rows = jnp.arange(goes_on.shape[0])
-    token = decoding.said[rows, jnp.maximum(decoding.count - 1, 0)][:, None]
-    out = decoder.apply({"params": params}, token, segment_ids=goes_on, cache=decoding.cache)
-    return decoding._replace(cache=out.cache, hidden=out.hidden[:, 0])  # type: ignore[union-attr]
+def _padded(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """[B, width] ids with 0 behind each row's own, and [B] how many those are."""
+    tokens = np.zeros((len(rows), width), np.int32)
+    for row, ids in enumerate(rows):
+        tokens[row, : len(ids)] = ids
+    return tokens, np.array([len(ids) for ids in rows], np.int32)

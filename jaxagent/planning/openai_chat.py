@@ -5,6 +5,7 @@ message, log line or exception repeats what the endpoint sends back.
 """
 
 import json
+import logging
 import os
 import time
 import urllib.parse
@@ -18,6 +19,8 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 URL_VARIABLE = "OPENAI_BASE_URL"
 MODEL_VARIABLE = "OPENAI_MODEL"
 MAX_BODY = 1 << 20  # bytes; the largest reply that is asked for takes a few thousand
+_FINISH = {"length": "length", "content_filter": "declined"}  # every other way to end is "stop"
+_log = logging.getLogger(__name__)
 
 
 class OpenAIChat:
@@ -74,6 +77,7 @@ class OpenAIChat:
         weakref.finalize(self, self._client.close)
         self._model, self._host, self._context = model, parts.hostname, context
         self._timeout, self._clock, self._stopped = timeout, clock, False
+        self._takes_schemas = True  # until it is found out that the endpoint refuses them
         # Only OpenAI's own models refuse the older name, which everybody else understands.
         own = parts.hostname == "api.openai.com"
         self._limit = "max_completion_tokens" if own else "max_tokens"
@@ -121,13 +125,34 @@ class OpenAIChat:
         }
         if temperature is not None:
             request["temperature"] = temperature
-        if schema is not None:
+        if schema is not None and self._takes_schemas:
             form = {"name": "answer", "schema": dict(schema)}
             request["response_format"] = {"type": "json_schema", "json_schema": form}
         begin = self._clock()
-        body = self._post(request, begin + self._timeout)
-        text, usage = _read_body(body, self.name)
-        return Reply(text, usage, self._clock() - begin)
+        body = self._post_with_or_without_schema(request, begin + self._timeout)
+        text, finish, usage = _read_body(body, self.name)
+        return Reply(text, usage, self._clock() - begin, finish)
+
+    def _post_with_or_without_schema(self, request: dict[str, Any], deadline: float) -> bytes:
+        """Ask; where the request is refused, once more without the schema, if it had one."""
+        try:
+            return self._post(request, deadline)
+        except ChatError as refusal:
+            if refusal.reason != "refused_request" or "response_format" not in request:
+                raise
+            less = {name: value for name, value in request.items() if name != "response_format"}
+            try:
+                body = self._post(less, deadline)
+            except ChatError as error:
+                # Refused for another reason, then; the schema may be asked for again.
+                raise (refusal if error.reason == "refused_request" else error) from None
+        if self._takes_schemas:
+            self._takes_schemas = False
+            _log.warning(
+                "%s refuses schemas of replies (response_format): asked without from here on",
+                self.name,
+            )
+        return body
 
     def _post(self, request: dict[str, Any], deadline: float) -> bytes:
         openai = self._openai
@@ -181,18 +206,31 @@ def _seconds(text: str | None) -> float | None:
     return value if 0 <= value < float("inf") else None
 
 
-def _read_body(body: bytes, name: str) -> tuple[str, Usage]:
-    """Text and usage of a chat completion; of its fields only these are looked at."""
+def _read_body(body: bytes, name: str) -> tuple[str, str, Usage]:
+    """Text, way to end and usage of a chat completion; of its fields only these are looked at."""
     try:
         content = json.loads(body)
-        text = content["choices"][0]["message"]["content"]
-        if text is not None and not isinstance(text, str):
-            raise TypeError
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        choice = content["choices"][0]
+        text = _text(choice["message"]["content"])
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise ChatError("bad_response", f"{name} sent something else than a completion") from None
+    finish = choice.get("finish_reason")
+    finish = _FINISH.get(finish, "stop") if isinstance(finish, str) else "stop"
+    if choice["message"].get("refusal"):
+        finish = "declined"
     usage = content.get("usage")
     counts = usage if isinstance(usage, dict) else {}
     read, wrote = (counts.get(key) for key in ("prompt_tokens", "completion_tokens"))
     # Half of a surrogate pair can be written in JSON but never be sent back in a retry.
-    text = (text or "").encode("utf-8", "replace").decode("utf-8")
-    return text, Usage(*(n if type(n) is int and n >= 0 else 0 for n in (read, wrote)))
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    counted = Usage(*(n if type(n) is int and n >= 0 else 0 for n in (read, wrote)))
+    return text, finish, counted
+
+
+def _text(content: Any) -> str:
+    """A message's content, which some endpoints send in parts; of these the text alone."""
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if part.get("type") == "text")
+    if content is not None and not isinstance(content, str):
+        raise TypeError
+    return content or ""

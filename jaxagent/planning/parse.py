@@ -1,7 +1,8 @@
 """Read JSON out of whatever a language model wrote: strict, with bounded repair, in linear time.
 
-Repaired are a fence around the JSON, prose before and after it, and single quotes. Everything else
-is refused with a reason from `REFUSALS`. Nothing here recurses with the depth of the reply.
+Repaired are a fence around the JSON, prose before and after it, and single quotes. What a reasoning
+model thinks before it answers is not read. Everything else is refused with a reason from
+`REFUSALS`. Nothing here recurses with the depth of the reply.
 """
 
 import json
@@ -10,13 +11,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MAX_CHARACTERS = 16_384  # a plan takes a few hundred
+MAX_CHARACTERS = 16_384  # of an answer; a plan takes a few hundred
+MAX_REPLY = 262_144  # with the thoughts before it
 MAX_DEPTH = 8
 MAX_CANDIDATES = 8  # places where JSON may begin that are looked at: bounds the work
 
 REFUSALS = (
     "empty",
+    "cut_short",
+    "declined",
     "too_long",
+    "unfinished_thought",
     "no_json",
     "malformed_json",
     "too_deep",
@@ -29,6 +34,19 @@ REFUSALS = (
     "not_allowed",
 )
 
+# How models set off their thoughts: <think> (DeepSeek, Qwen, and most others), <thinking>,
+# <reasoning>, <seed:think>, [THINK] (Mistral), ◁think▷ (Kimi), <|START_THINKING|> (Cohere), and the
+# channels of gpt-oss and Gemma. Templates that open the thought in the prompt leave the end alone.
+_WORD = r"[\w:|]{0,16}(?:think|thought|reason|reflect|scratchpad|analysis)[\w:|]{0,16}"
+_THOUGHT_ENDS = re.compile(
+    rf"</{_WORD}\s{{0,8}}>|\[/THINK\]|◁/think▷|<\|END_THINKING\|>|<channel\|>"
+    r"|<\|channel\|>final\b.{0,60}?<\|message\|>|assistantfinal",
+    re.IGNORECASE | re.DOTALL,
+)
+_THOUGHT_BEGINS = re.compile(
+    rf"<(?!/){_WORD}(?:\s[^<>]{{0,80}})?>|\[THINK\]|◁think▷|<\|START_THINKING\|>|<\|channel\|?>",
+    re.IGNORECASE,
+)
 _STRUCTURE = re.compile(r"[{}\[\]\"'\\]")
 _OPENING = re.compile(r"[{\[]")
 _STRING = re.compile(r""""(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'""", re.DOTALL)
@@ -49,7 +67,7 @@ class RefusedReply(ValueError):
 
 
 def read_json_object(text: str) -> dict[str, Any]:
-    """The first JSON object in a reply.
+    """The first JSON object of a reply's answer, which begins where its thoughts end.
 
     Args:
         text: what the model wrote.
@@ -63,6 +81,9 @@ def read_json_object(text: str) -> dict[str, Any]:
     """
     if not text.strip():
         raise RefusedReply("empty", "the reply is empty")
+    if len(text) > MAX_REPLY:
+        raise RefusedReply("too_long", f"{len(text)} characters, at most {MAX_REPLY}")
+    text, end_of_answer = _answer(text)
     if len(text) > MAX_CHARACTERS:
         raise RefusedReply("too_long", f"{len(text)} characters, at most {MAX_CHARACTERS}")
     refusal = RefusedReply("no_json", "there is no JSON object in the reply")
@@ -71,6 +92,8 @@ def read_json_object(text: str) -> dict[str, Any]:
         found = _OPENING.search(text, start)
         if found is None:
             break
+        if found.start() >= end_of_answer:
+            raise RefusedReply("unfinished_thought", "the reply ends before its thought does")
         end = _closing(text, found.start())
         try:
             if end is None:
@@ -84,6 +107,35 @@ def read_json_object(text: str) -> dict[str, Any]:
         # Inside brackets that did close there is nothing else to be found.
         start = end or found.end()
     raise refusal
+
+
+def _answer(text: str) -> tuple[str, int]:
+    """What follows the last thought of a reply, and where in it another begins that never ends.
+
+    A mark of a beginning inside an object is quoted: what counts is where objects begin.
+    """
+    if _is_json(text):  # a mark of an end inside of it is quoted, too
+        return text, len(text)
+    start = 0
+    for found in _THOUGHT_ENDS.finditer(text):
+        start = found.end()
+    answer = text[start:]
+    if not answer.strip():
+        raise RefusedReply("empty", "there is nothing after the thought")
+    begun = _THOUGHT_BEGINS.search(answer)
+    if begun is not None and "{" not in answer:
+        raise RefusedReply("unfinished_thought", "the reply ends before its thought does")
+    return answer, len(answer) if begun is None else begun.start()
+
+
+def _is_json(text: str) -> bool:
+    if len(text) > MAX_CHARACTERS or not text.lstrip().startswith("{"):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _closing(text: str, start: int) -> int | None:

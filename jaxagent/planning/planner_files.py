@@ -1,4 +1,8 @@
-"""Planners in folders: parameters with all it takes to write for them and to read them."""
+"""Planners in folders: parameters with all it takes to write for them and to read them.
+
+A planner with a tokeniser of words is `planner.json` and its tensors. One that a language model
+became is a Hugging Face folder, which transformers reads as well, with a `planner.json` in it.
+"""
 
 import dataclasses
 import json
@@ -14,10 +18,12 @@ import numpy as np
 from beartype.door import is_bearable
 
 from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.load import LanguageModel, load_folder, save_model
+from jaxagent.models.llm.saved_files import WEIGHT_FILES, replaced_files
 from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write_safetensors
 from jaxagent.models.llm.weights import abstract_params, flatten, unflatten
 from jaxagent.models.llm.words import FORMAT as WORDS_FORMAT
-from jaxagent.models.llm.words import WordTokenizer, with_embedding
+from jaxagent.models.llm.words import SubwordTokenizer, WordTokenizer, with_embedding
 from jaxagent.planning.household_format import FORMATS, HouseholdFormat
 from jaxagent.planning.household_player import PlannerModel
 
@@ -27,48 +33,86 @@ PACKAGED = ("tiny", "tiny-hierarchical")
 
 
 class Planner(NamedTuple):
-    """A planner as it learns; ``made`` tells how it came about."""
+    """A planner as it learns.
+
+    Attributes:
+        config: of the decoder.
+        params: with LoRA, merged.
+        tokenizer: of words, or the one that came with a language model.
+        style: how episodes are written.
+        made: how it came about.
+        context: tokens of an episode that it was trained on and remembers; None is all that the
+            model has positions for.
+    """
 
     config: LlamaConfig
     params: Mapping[str, Any]
-    tokenizer: WordTokenizer
+    tokenizer: WordTokenizer | SubwordTokenizer
     style: HouseholdFormat
     made: Mapping[str, Any]
+    context: int | None = None
 
     def playing(self) -> PlannerModel:
         """The same, ready to play."""
-        factors = self.tokenizer.factors if self.tokenizer.kinds else None
-        params = with_embedding(self.params, factors)
-        return PlannerModel(self.config, params, self.tokenizer, self.style)
+        config, tokenizer = self.config, self.tokenizer
+        if self.context is not None:
+            # A limit and no more: how positions are rotated does not depend on it.
+            config = dataclasses.replace(config, max_positions=self.context)
+        is_factored = isinstance(tokenizer, WordTokenizer) and tokenizer.kinds
+        params = with_embedding(self.params, tokenizer.factors if is_factored else None)  # type: ignore[union-attr]
+        return PlannerModel(config, params, tokenizer, self.style)
 
 
 def save_planner(folder: Path, planner: Planner) -> None:
-    """Write a folder that `load_planner` reads: planner.json and model.safetensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = {
-        ".".join(path): np.asarray(x) for path, x in flatten(jax.device_get(planner.params)).items()
-    }
-    specs = [TensorSpec(name, x.shape, x.dtype) for name, x in sorted(arrays.items())]
-    unfinished = folder / "model.safetensors.part"
-    write_safetensors(unfinished, specs, arrays.__getitem__)
-    unfinished.replace(folder / "model.safetensors")
-    description = {
+    """Write a folder that `load_planner` reads: planner.json and the tensors.
+
+    With the tokeniser of a language model it is a Hugging Face folder, too. planner.json, without
+    which nothing is loaded, is removed first and written last.
+    """
+    description: dict[str, Any] = {
         "format": FORMAT,
         "style": planner.style.name,
         "style_version": planner.style.version,
-        "model": dataclasses.asdict(planner.config),
-        "tokenizer": planner.tokenizer.to_dict(),
-        "made": dict(planner.made),
     }
-    text = json.dumps(description, indent=1)
-    (folder / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
+    replaced: Sequence[str] = ()
+    if isinstance(planner.tokenizer, SubwordTokenizer):
+        # The type of the tensors, not that of the layers, is what a Hugging Face folder tells.
+        kept = dataclasses.replace(planner.config, dtype=str(planner.params["embedding"].dtype))
+        plain = planner.tokenizer.tokenizer
+        (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
+        ends = planner.tokenizer.end_tokens
+        save_model(folder, LanguageModel(kept, planner.params, plain, folder.name, ends))
+        context = planner.context or planner.config.max_positions
+        description |= {"context": context, "dtype": planner.config.dtype}
+    else:
+        replaced = WEIGHT_FILES
+        model = dataclasses.asdict(planner.config)
+        description |= {"model": model, "tokenizer": planner.tokenizer.to_dict()}
+    text = json.dumps({**description, "made": dict(planner.made)}, indent=1)
+    with replaced_files(folder, last=DESCRIPTION_FILE, replaced=replaced) as made:
+        if replaced:
+            _write_params(made, planner.params)
+        (made / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _write_params(folder: Path, params: Mapping[str, Any]) -> None:
+    arrays = {".".join(path): np.asarray(x) for path, x in flatten(jax.device_get(params)).items()}
+    specs = [TensorSpec(name, x.shape, x.dtype) for name, x in sorted(arrays.items())]
+    write_safetensors(folder / "model.safetensors", specs, arrays.__getitem__)
+
+
+def planner_folder(source: str | Path) -> Path:
+    """Where a planner lies, or would lie; `source` is as of `load_planner`."""
+    if source in PACKAGED:
+        return Path(str(files("jaxagent.planning") / "trained" / str(source)))
+    return Path(source)
 
 
 def load_planner(source: str | Path) -> Planner:
     """A planner that comes with the package, or one from a folder.
 
     Args:
-        source: a name of `PACKAGED`, or a folder that `save_planner` wrote.
+        source: a name of `PACKAGED`, or a folder that `save_planner` wrote, of either kind.
 
     Returns:
         The planner, its parameters on the default device.
@@ -77,10 +121,7 @@ def load_planner(source: str | Path) -> Planner:
         ValueError: there is no such planner, it is of another format, or its tensors are not
             those that its description asks for; the file and the field or tensor are named.
     """
-    if source in PACKAGED:
-        folder = Path(str(files("jaxagent.planning") / "trained" / str(source)))
-    else:
-        folder = Path(source)
+    folder = planner_folder(source)
     path = folder / DESCRIPTION_FILE
     if not path.is_file():
         known = ", ".join(PACKAGED)
@@ -89,11 +130,13 @@ def load_planner(source: str | Path) -> Planner:
         description = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(description, dict):
         raise ValueError(f"{path} must hold a mapping, found {_shown(description)}")
     style = _style(path, description)
+    if "context" in description:
+        return _language_model(path, description, style)
     config = _config(path, _mapping(path, description, "model"))
     tokenizer = _tokenizer(path, _mapping(path, description, "tokenizer"))
     made = _mapping(path, description, "made")
@@ -103,6 +146,22 @@ def load_planner(source: str | Path) -> Planner:
             f"{tokenizer.vocab_size} tokens"
         )
     return Planner(config, _read(folder, config, tokenizer), tokenizer, style, made)
+
+
+def _language_model(path: Path, description: Mapping[str, Any], style: HouseholdFormat) -> Planner:
+    """A planner that a language model became; it computes in the type that it was trained in."""
+    context, dtype = (_given(path, description, name) for name in ("context", "dtype"))
+    model = load_folder(path.parent)
+    most = model.config.max_positions
+    if type(context) is not int or not 1 <= context <= most:
+        raise ValueError(f"{path}: context ({_shown(context)}) must lie in [1, {most}]")
+    try:
+        config = dataclasses.replace(model.config, dtype=dtype)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    tokenizer = SubwordTokenizer(model.tokenizer, config.vocab_size, model.end_tokens)
+    made = _mapping(path, description, "made")
+    return Planner(config, model.params, tokenizer, style, made, context)
 
 
 def _style(path: Path, description: Mapping[str, Any]) -> HouseholdFormat:
@@ -189,12 +248,11 @@ def _read(folder: Path, config: LlamaConfig, tokenizer: WordTokenizer) -> dict[s
                 f"{file}: {name} has shape {list(stored[name].shape)}, {DESCRIPTION_FILE} says "
                 f"{list(shape)}"
             )
-    return unflatten(
-        {
-            tuple(name.split(".")): jnp.asarray(np.array(tensor.read()))
-            for name, tensor in stored.items()
-        }
-    )
+    arrays = {name: np.array(tensor.read()) for name, tensor in stored.items()}
+    for name, array in arrays.items():
+        if not np.isfinite(array.astype(np.float32)).all():
+            raise ValueError(f"{file}: {name} holds numbers that are not finite")
+    return unflatten({tuple(name.split(".")): jnp.asarray(x) for name, x in arrays.items()})
 
 
 def _some(names: Sequence[str]) -> str:

@@ -24,9 +24,18 @@ def load_plan(path: str | pathlib.Path) -> Plan:
         ValueError: not a plan; the message gives file, line, what was found and the rule.
         FileNotFoundError: there is no such file.
     """
-    text = pathlib.Path(path).read_text(encoding="utf-8")
     try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ValueError(f"{path}:{line}: not text in UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deep for a plan") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1

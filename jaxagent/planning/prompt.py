@@ -113,21 +113,6 @@ def _escape(found: re.Match[str]) -> str:
     )
 
 
-def first_kept(count: int, most: int, block: int = 8) -> int:
-    """The first history entry to keep, so that at most `most` are left.
-
-    Whole blocks are dropped: the beginning of the prompt then stays the same for several turns,
-    and a model that keeps its cache does not read it again.
-
-    Args:
-        count: entries there are.
-        most: entries wanted.
-        block: entries dropped together; no more than `most` are.
-    """
-    block = max(1, min(block, most))
-    return min(count, -(-max(0, count - most) // block) * block)
-
-
 def fit_prompt(
     render: Callable[[int, str], list[Message]],
     history: int,
@@ -159,7 +144,7 @@ def fit_prompt(
         return render(history, observation), False
     kept = _largest(history, lambda n: fits(n, len(observation)))
     if kept is not None:
-        return render(history - first_kept(history, kept), observation), True
+        return render(kept, observation), True
     length = _largest(len(observation), lambda n: fits(0, n))
     if length is None:
         raise PromptTooLong(

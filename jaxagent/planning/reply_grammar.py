@@ -92,6 +92,8 @@ def _line_grammar(hierarchical: bool, tokenizer: Tokenizer) -> ReplyGrammar:
         raise ValueError("the tokeniser has no token for the end of a line")
     following = np.repeat(np.arange(3)[:, None], size, axis=1)
     following[:2, breaks] += 1
+    # Where a language model ends its turn, its reply is over as well.
+    following[:, list(getattr(tokenizer, "end_tokens", ()))] = 2
     permitted = np.ones((3, size), bool)
     is_command = np.array([False, True, False])
     start, subgoal_tokens = (0, 24) if hierarchical else (1, 0)

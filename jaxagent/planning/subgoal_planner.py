@@ -10,7 +10,6 @@ from jaxagent.planning.parse import RefusedReply, read_json_object, require_keys
 from jaxagent.planning.prompt import (
     PromptTemplate,
     PromptTooLong,
-    first_kept,
     fit_prompt,
     load_prompt,
     quoted,
@@ -127,8 +126,7 @@ class SubGoalPlanner:
     def _ask_model(self, view: PlannerView) -> str | None:
         if not self._names:
             return None  # nothing can be named: there is no sub-goal to choose
-        # The whole episode, until the limit: from then on blocks are dropped.
-        kept = len(self._exchanges) - first_kept(len(self._exchanges), self.settings.history)
+        kept = min(len(self._exchanges), self.settings.history)
         room = self._chat.context - self.settings.max_tokens
         try:
             messages, dropped = fit_prompt(

@@ -1,145 +1,54 @@
-"""HTTP for one model: /v1/models and /v1/chat/completions, as OpenAI's clients speak it."""
+"""HTTP for one model: /v1/models, /v1/chat/completions, /v1/completions, for OpenAI's clients.
 
+HTTP itself is uvicorn's and Starlette's, which the extra `serve` installs.
+"""
+
+import asyncio
+import contextlib
 import hmac
-import json
 import logging
-import queue
-import selectors
 import socket
-import threading
 import time
-import urllib.parse
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
-from jaxagent.models.llm.batching import Progress
-from jaxagent.models.llm.constrain import Automaton
-from jaxagent.models.llm.generate import Generator
-from jaxagent.models.llm.generate_reply import Completion
-from jaxagent.models.llm.sampling import SamplingConfig
-from jaxagent.serve.chat_api import Answer, ApiError, ChatRequest, read_request
-from jaxagent.serve.engine import Engine, EngineFailure, QueueFull, Ticket
+from jaxagent.serve.answers import ChatAnswer, Said, TextAnswer, event
+from jaxagent.serve.engine import EngineFailure, QueueFull
+from jaxagent.serve.fields import ApiError
+from jaxagent.serve.requests import ChatRequest, TextRequest, read_chat, read_text
+from jaxagent.serve.service import Piece, Service, too_many
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from jaxagent.serve.connection import Connection
+except ImportError:
+    raise ValueError(
+        'jaxagent.serve needs the extra serve: pip install "jaxagent[serve]" (uvicorn, starlette)'
+    ) from None
 
 MAX_BODY = 1 << 20  # bytes of a request; a context of 2048 tokens takes some ten thousand
-_SILENCE = 30.0  # seconds that a client may take between two bytes
-_LOOK = 0.2  # seconds between two looks at whether the client is still there
-_KEPT_SCHEMAS = 16
+_MAX_HEAD = 1 << 15  # bytes; h11 bounds those alone that come in pieces
+_SMALL_BODY = 1 << 16  # bytes; of longer ones only a few are read at a time
+_LONG_BODIES = 16
+_KEEP_ALIVE = 30  # seconds that a connection may be idle after a reply
+_PATIENCE = 5  # seconds that replies may take to end when the server does
+_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+]
 _log = logging.getLogger(__name__)
 
 
-class ClientGone(Exception):
-    """Nobody waits for the reply any more."""
-
-
-class Service:
-    """A model's replies to chat requests, without HTTP."""
-
-    def __init__(self, generator: Generator, engine: Engine, context: int):
-        """Bind model and engine.
-
-        Args:
-            generator: the model; its tokeniser has a chat template.
-            engine: answers.
-            context: tokens that prompt and reply may fill together.
-
-        Raises:
-            ValueError: no chat template, or a context that the model does not have.
-        """
-        self.name = generator.model.name
-        limit = generator.model.config.max_positions
-        if not getattr(generator.model.tokenizer, "chat_template", None):
-            raise ValueError(f"the tokeniser of {self.name} has no chat template")
-        if not 2 <= context <= limit:
-            raise ValueError(f"context ({context}) must lie in [2, {limit}] for {self.name}")
-        self.engine, self._generator, self._context = engine, generator, context
-        self._schemas: OrderedDict[str, Automaton] = OrderedDict()
-        # Tokenisers and the table of schemas are not made for several threads at once. An
-        # automaton takes seconds and hundreds of megabytes: one at a time, while others go on.
-        self._lock, self._building = threading.Lock(), threading.Lock()
-
-    def ask(self, request: ChatRequest) -> Ticket:
-        """Put a request to the engine.
-
-        Args:
-            request: as it was read.
-
-        Raises:
-            ApiError: 400 for what cannot be answered, 429 while too many are under way, 503.
-        """
-        with self._lock:
-            prompt = self._encode(request.messages)
-        room = self._context - len(prompt)
-        if (request.max_tokens or 1) > room:
-            raise ApiError(
-                400,
-                f"the context is {self._context} tokens; the messages take {len(prompt)}, and "
-                f"{request.max_tokens or 1} are to follow",
-                param="messages",
-                code="context_length_exceeded",
-            )
-        try:
-            sampling = SamplingConfig(
-                max_new_tokens=request.max_tokens or room,
-                temperature=request.temperature,
-                top_p=max(request.top_p, 1e-6),  # 0 is the likeliest token alone
-                seed=request.seed,
-                stop_strings=request.stop,
-            )
-            constraint = None if request.schema is None else self._constraint(request.schema)
-            return self.engine.submit(prompt, sampling, constraint)
-        except ValueError as error:
-            raise ApiError(400, str(error)) from None
-        except RecursionError:
-            message = "the schema is nested too deeply"
-            raise ApiError(400, message, param="response_format") from None
-        except QueueFull as error:
-            raise ApiError(
-                429, str(error), code="rate_limit_exceeded", headers={"Retry-After": "1"}
-            ) from None
-        except EngineFailure as error:
-            raise ApiError(503, str(error)) from None
-
-    def _encode(self, messages: list[dict[str, str]]) -> list[int]:
-        try:
-            text = self._generator.model.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
-            )
-        # Templates raise what they like, of jinja's own, for orders of roles they do not know.
-        except Exception as error:
-            message = f"the chat template refuses the messages: {error}"
-            raise ApiError(400, message, param="messages") from None
-        return self._generator.encode(str(text))
-
-    def _constraint(self, schema: Mapping[str, Any]) -> Automaton:
-        key = json.dumps(schema)
-        if (found := self._built(key)) is not None:
-            return found
-        with self._building:
-            # Another request may have built it meanwhile.
-            if (found := self._built(key)) is not None:
-                return found
-            made = self._generator.json_schema(schema)
-            with self._lock:
-                self._schemas[key] = made
-                while len(self._schemas) > _KEPT_SCHEMAS:
-                    self._schemas.popitem(last=False)
-            return made
-
-    def _built(self, key: str) -> Automaton | None:
-        with self._lock:
-            _ = self._generator.token_bytes  # the tokeniser is read under the lock, once
-            if key in self._schemas:
-                self._schemas.move_to_end(key)
-            return self._schemas.get(key)
-
-
-class ChatServer(ThreadingHTTPServer):
-    """One thread a connection; all of them ask one engine."""
-
-    daemon_threads = True
-    request_queue_size = 128
+class ChatServer:
+    """One event loop for all connections; all of them ask one engine."""
 
     def __init__(
         self,
@@ -148,6 +57,8 @@ class ChatServer(ThreadingHTTPServer):
         *,
         key: str | None = None,
         max_body: int = MAX_BODY,
+        request_seconds: float = 30.0,
+        max_connections: int = 800,
     ):
         """Bind the address; `serve_forever` answers.
 
@@ -156,232 +67,297 @@ class ChatServer(ThreadingHTTPServer):
             service: the model.
             key: that clients must show; None lets everybody in.
             max_body: bytes of a request.
+            request_seconds: within which a request must arrive, and a reply be taken.
+            max_connections: when there are more, those that have waited longest without a
+                request are closed.
 
         Raises:
             OSError: the address cannot be bound.
         """
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, _Handler)
-        self.service, self.key, self.max_body = service, key, max_body
-        self.started = int(time.time())
+        self.service = service
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._socket = socket.create_server(address, family=family, backlog=2048)
+        self._socket_name = self._socket.getsockname()
+
+        def connection(**options: Any) -> Connection:
+            return Connection(
+                seconds=request_seconds,
+                max_bytes=16 * max_body,
+                max_connections=max_connections,
+                **options,
+            )
+
+        config = uvicorn.Config(
+            make_app(service, key=key, max_body=max_body),
+            http=connection,  # type: ignore[arg-type]
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=_PATIENCE,
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def server_port(self) -> int:
+        """That it listens on."""
+        return self._socket_name[1]
 
     @property
     def url(self) -> str:
         """What clients take for base_url."""
-        host = self.server_address[0]
-        host = host.decode() if isinstance(host, bytes | bytearray) else host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/v1"
+        host, port = self._socket_name[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A line in the log instead of a traceback on the terminal."""
-        _log.debug("a connection from %s broke", client_address, exc_info=True)
+    @property
+    def connections(self) -> Collection[Any]:
+        """Those that are open."""
+        return self._server.server_state.connections
+
+    def serve_forever(self) -> None:
+        """Answer until `shutdown`."""
+        self._server.run(sockets=[self._socket])
+
+    def shutdown(self) -> None:
+        """Take no more; replies under way fail. From any thread."""
+        self.service.engine.close(timeout=0)
+        self.service.close()
+        self._server.should_exit = True
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
+def make_app(service: Service, *, key: str | None = None, max_body: int = MAX_BODY) -> Starlette:
+    """The application, for any ASGI server.
 
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "jaxagent", ""
-    timeout = _SILENCE
-    server: ChatServer
+    Args:
+        service: the model.
+        key: that clients must show; None lets everybody in.
+        max_body: bytes of a request.
+    """
+    started, long_bodies = int(time.time()), asyncio.Semaphore(_LONG_BODIES)
+    model = {"id": service.name, "object": "model", "created": started, "owned_by": "jaxagent"}
 
-    def _handle(self) -> None:
-        self._body_read = self._begun = False
-        try:
-            self._answer()
-        except ApiError as error:
-            self._refuse(error)
-        except (ClientGone, OSError):
-            self.close_connection = True
-        # The client is to hear of a fault of ours too, and the server to go on.
-        except Exception as error:
-            _log.exception("a request failed")
-            self._refuse(ApiError(500, f"internal error ({type(error).__name__})"))
+    async def chat(request: Request) -> Response:
+        return _Reply(service, read_chat(await _body(request, max_body, long_bodies), service.name))
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _handle
+    async def completions(request: Request) -> Response:
+        return _Reply(service, read_text(await _body(request, max_body, long_bodies), service.name))
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Requests are no news."""
-        _log.debug(format, *args)
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [model]})
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the standard library refuses by itself, in the same form as the rest."""
-        self.close_connection, self._body_read, self._begun = True, True, False
-        self._refuse(ApiError(code, message or "the request cannot be read"))
+    async def one_model(request: Request) -> Response:
+        if request.path_params["name"] != service.name:
+            raise HTTPException(404)
+        return JSONResponse(model)
 
-    def _answer(self) -> None:
-        self._require_key()
-        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
-        service = self.server.service
-        if path == "/v1/chat/completions":
-            self._require_method("POST")
-            self._complete(read_request(self._read_body(), service.name))
-        elif path == "/v1/models":
-            self._require_method("GET")
-            self._send_json(200, {"object": "list", "data": [self._model()]})
-        elif path == f"/v1/models/{service.name}":
-            self._require_method("GET")
-            self._send_json(200, self._model())
-        else:
-            raise ApiError(404, f"there is nothing at {path[:200]}")
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/models", models, methods=["GET"]),
+            Route("/v1/models/{name:path}", one_model, methods=["GET"]),
+        ],
+        middleware=[Middleware(_Gate, key=key)],
+        exception_handlers={
+            ApiError: _refuse,
+            HTTPException: _refuse_path,
+            ClientDisconnect: _say_nothing,
+            Exception: _fail,
+        },
+    )
 
-    def _model(self) -> dict[str, Any]:
-        name, created = self.server.service.name, self.server.started
-        return {"id": name, "object": "model", "created": created, "owned_by": "jaxagent"}
 
-    def _require_key(self) -> None:
-        key = self.server.key
-        shown = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        # Headers come as Latin-1, whatever their bytes were meant to be.
-        given = shown.encode("latin-1", "replace")
-        if key is not None and not hmac.compare_digest(given, key.encode()):
-            raise ApiError(
+class _Gate:
+    """Lets in who shows the key, with one request at a time."""
+
+    def __init__(self, app: ASGIApp, key: str | None):
+        self._app, self._key = app, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = {name.lower(): value for name, value in scope["headers"]}
+        error = _framing_error(scope, given)
+        if error is None and not _is_key(given.get(b"authorization", b""), self._key):
+            error = ApiError(
                 401,
                 "the API key is missing or wrong",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        if error is None:
+            await self._app(scope, receive, send)
+        else:
+            await _refusal(error)(scope, receive, send)
 
-    def _require_method(self, method: str) -> None:
-        if self.command != method:
-            message = f"this path takes {method}, not {self.command}"
-            raise ApiError(405, message, headers={"Allow": method})
 
-    def _read_body(self) -> bytes:
-        kind = self.headers.get_content_type()
-        # Browsers ask first before they send this type to another site's address.
-        if kind != "application/json":
-            raise ApiError(415, f"content-type ({kind}) must be application/json")
-        stated = self.headers.get("Content-Length", "")
-        if not stated.isdecimal():
-            raise ApiError(411, "the request must state its Content-Length")
-        length, most = int(stated), self.server.max_body
-        if length > most:
-            raise ApiError(413, f"the body ({length} bytes) must not be longer than {most}")
-        body = self.rfile.read(length)
-        self._body_read = True
-        if len(body) < length:
-            raise ClientGone
-        return body
+def _framing_error(scope: Scope, headers: dict[bytes, bytes]) -> ApiError | None:
+    """What h11 lets pass although nobody can tell where such a request ends, or what it is."""
+    closing, version = {"Connection": "close"}, scope["http_version"]
+    if version not in ("1.0", "1.1"):
+        message = f"HTTP/{version} is not spoken here, but HTTP/1.1"
+        return ApiError(505, message, headers=closing)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEAD:
+        return ApiError(431, f"the headers are longer than {_MAX_HEAD} bytes", headers=closing)
+    if b"transfer-encoding" in headers and (b"content-length" in headers or version == "1.0"):
+        # RFC 9112, section 6.1: another reader of these bytes may see two requests.
+        message = "Transfer-Encoding must stand without Content-Length, and in HTTP/1.1"
+        return ApiError(400, message, headers=closing)
+    return None
 
-    def _complete(self, request: ChatRequest) -> None:
-        service = self.server.service
-        ticket, answer = service.ask(request), Answer(service.name)
+
+def _is_key(shown: bytes, key: str | None) -> bool:
+    if key is None:
+        return True
+    scheme, _, given = shown.partition(b" ")
+    # The scheme is case-insensitive (RFC 9110, section 11.1).
+    return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), key.encode())
+
+
+async def _body(request: Request, max_body: int, long_bodies: asyncio.Semaphore) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    # Browsers ask first before they send this type to another site's address.
+    if kind != "application/json":
+        raise ApiError(415, f"content-type ({kind[:80]}) must be application/json")
+    stated = int(request.headers.get("content-length", "0"))
+    if stated > max_body:
+        raise ApiError(413, f"the body ({stated} bytes) must not be longer than {max_body}")
+    body, stream = bytearray(), request.stream()
+    async for piece in stream:
+        body += piece
+        if len(body) > _SMALL_BODY:
+            break
+    if len(body) > _SMALL_BODY:
+        # What clients send slowly must not fill the memory, many megabytes at a time.
+        async with long_bodies:
+            async for piece in stream:
+                body += piece
+                if len(body) > max_body:
+                    raise ApiError(413, f"the body must not be longer than {max_body} bytes")
+    if len(body) > max_body:
+        raise ApiError(413, f"the body must not be longer than {max_body} bytes")
+    return bytes(body)
+
+
+class _Reply(Response):
+    """The reply to one request, made while it is sent; it ends when the client goes."""
+
+    def __init__(self, service: Service, request: ChatRequest | TextRequest):
+        super().__init__()
+        self._service, self._request, self._wanted = service, request, request.wanted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = asyncio.create_task(self._answer(scope, receive, send))
+        gone = asyncio.create_task(_disconnected(receive))
         try:
-            if request.stream:
-                self._stream(request, ticket, answer)
-                return
-            said = None
-            for piece in self._pieces(ticket):
-                said = piece.completion
-            if said is not None:
-                self._send_json(200, answer.whole(said))
-        except EngineFailure as error:
-            raise ApiError(500, str(error)) from None
+            await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
         finally:
-            service.engine.cancel(ticket)
+            for task in (answering, gone):
+                task.cancel()
+            await asyncio.gather(answering, gone, return_exceptions=True)
 
-    def _pieces(self, ticket: Ticket) -> Iterator[Progress]:
-        """What comes until the reply is complete.
-
-        Raises:
-            ClientGone: the client has closed the connection.
-            EngineFailure: nothing more will come.
-        """
-        while True:
-            if self._peer_left():
-                raise ClientGone
-            try:
-                piece = ticket.get(_LOOK)
-            except queue.Empty:
-                continue
-            yield piece
-            if piece.completion is not None:
-                return
-
-    def _peer_left(self) -> bool:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.connection, selectors.EVENT_READ)
-            # Readable without bytes is the end; bytes are the next request of a pipeline.
-            return bool(selector.select(0)) and not self.connection.recv(1, socket.MSG_PEEK)
-
-    def _stream(self, request: ChatRequest, ticket: Ticket, answer: Answer) -> None:
-        self._begin_stream()
-        self._send_event(answer.begin())
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, engine = self._request, self._service.engine
+        is_chat = isinstance(request, ChatRequest)
+        prompts = 1 if isinstance(request, ChatRequest) else len(request.prompts)
+        count = prompts * self._wanted.choices
+        if count > engine.most:
+            message = f"n ({count} replies) must be at most {engine.most} on this server"
+            raise ApiError(400, message, param="n")
+        make_answer = ChatAnswer if is_chat else TextAnswer
+        answer = make_answer(self._service.name, self._wanted.choices)
         try:
-            for piece in self._pieces(ticket):
-                if piece.text:
-                    self._send_event(answer.more(piece.text))
-                if piece.completion is not None:
-                    self._end_stream(answer, piece.completion, request.include_usage)
+            # From here on it counts, also while its schema is being built.
+            with engine.places(count):
+                if isinstance(request, ChatRequest):
+                    choices = await self._service.chat(request)
+                else:
+                    choices = await self._service.text(request)
+                async with contextlib.aclosing(self._service.pieces(choices)) as pieces:
+                    if self._wanted.stream:
+                        await self._stream(len(choices), pieces, answer, send)
+                        return
+                    said = {piece.index: piece.said async for piece in pieces if piece.said}
+        except QueueFull as error:
+            raise too_many(str(error)) from None
         except EngineFailure as error:
-            self._send_event(ApiError(500, str(error)).body())
-        self._send_chunk(b"")
+            status = 503 if engine.is_closed else 500
+            raise ApiError(status, str(error), headers={"Retry-After": "1"}) from None
+        whole = answer.whole([said[index] for index in range(len(choices))])
+        await JSONResponse(whole)(scope, receive, send)
 
-    def _begin_stream(self) -> None:
-        self._begun = True
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-        self.send_header("Cache-Control", "no-cache")
-        if self._in_chunks:
-            self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-
-    def _end_stream(self, answer: Answer, said: Completion, with_usage: bool) -> None:
-        self._send_event(answer.end(said))
-        if with_usage:
-            self._send_event(answer.usage(said))
-        self._send_chunk(b"data: [DONE]\n\n")
-
-    def _send_event(self, value: Mapping[str, Any]) -> None:
-        self._send_chunk(f"data: {json.dumps(value)}\n\n".encode())
-
-    @property
-    def _in_chunks(self) -> bool:
-        """Older clients know no chunks: for them the end of the connection is that of the reply."""
-        return self.request_version != "HTTP/1.0"
-
-    def _send_chunk(self, data: bytes) -> None:
-        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data) if self._in_chunks else data)
-        self.wfile.flush()
-
-    def _send_json(
-        self, status: int, value: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    async def _stream(
+        self, count: int, pieces: AsyncIterator[Piece], answer: ChatAnswer, send: Send
     ) -> None:
-        data = json.dumps(value).encode()
-        self._begun = True
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        for name, content in (headers or {}).items():
-            self.send_header(name, content)
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        async def tell(*events: dict[str, Any] | None) -> None:
+            for each in events:
+                await send({"type": "http.response.body", "body": event(each), "more_body": True})
 
-    def _refuse(self, error: ApiError) -> None:
-        if self._begun:  # a second status line would be read as part of the first reply
-            self.close_connection = True
-            return
-        if not self._body_read:
-            self._discard_body()
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
+        said: dict[int, Said] = {}
+        with_logs = self._wanted.logprobs is not None
         try:
-            self._send_json(error.status, error.body(), error.headers)
-        except OSError:
-            self.close_connection = True
+            for index in range(count):
+                await tell(*answer.begin(index))
+            async for index, text, ended in pieces:
+                if text and not with_logs:
+                    await tell(answer.more(index, text))
+                if ended is not None:
+                    said[index] = ended
+                    if with_logs:  # they are known at the end alone: all comes at once
+                        await tell(answer.more(index, ended.text, ended.logs))
+                    await tell(*answer.end(index, ended))
+            if self._wanted.include_usage:
+                await tell(answer.usage([said[index] for index in range(count)]))
+            await tell(None)
+        except EngineFailure as error:
+            await tell(ApiError(500, str(error)).body())
+        # The reply has begun: all that is left is to say that it broke off.
+        except Exception as error:
+            _log.exception("a reply broke off")
+            await tell(ApiError(500, f"internal error ({type(error).__name__})").body())
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _discard_body(self) -> None:
-        """Read what is still to come of a refused request, within bounds, and then hang up.
 
-        A connection that is closed over unread bytes is reset, and the refusal with it.
-        """
-        self.close_connection = True
-        stated = self.headers.get("Content-Length", "") if hasattr(self, "headers") else ""
-        left = min(int(stated), 16 * self.server.max_body) if stated.isdecimal() else 0
-        try:
-            while left > 0 and (piece := self.rfile.read(min(left, 1 << 16))):
-                left -= len(piece)
-        except OSError:
-            return
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refusal(error: ApiError) -> Response:
+    return JSONResponse(error.body(), error.status, error.headers)
+
+
+# Starlette runs handlers that are no coroutines on threads, dozens of them.
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    if not isinstance(error, ApiError):
+        raise error
+    return _refusal(error)
+
+
+async def _refuse_path(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == 405:
+        allowed = dict(error.headers or {})
+        methods = sorted({*allowed.get("Allow", "").split(", ")} - {"HEAD"})
+        message = f"this path takes {', '.join(methods)}, not {request.method}"
+        return _refusal(ApiError(405, message, headers=allowed))
+    return _refusal(ApiError(404, f"there is nothing at {request.url.path[:200]}"))
+
+
+async def _say_nothing(request: Request, error: Exception) -> Response:
+    """The client has gone in the middle of its request: nobody reads this."""
+    return Response(status_code=400)
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    """A fault of ours: the client is to hear of it, the log holds where it was."""
+    return _refusal(ApiError(500, f"internal error ({type(error).__name__})"))

@@ -82,7 +82,9 @@ class Checkpoints:
         iteration = self.latest() if iteration is None else iteration
         path = self.folder / str(iteration)
         if iteration is None or not path.is_dir():
-            raise CheckpointError(f"{self.folder}: there is no complete checkpoint")
+            there = ", ".join(map(str, sorted(self._manager.all_steps())))
+            which = "" if iteration is None else f" {iteration}; there are {there or 'none'}"
+            raise CheckpointError(f"{self.folder}: there is no complete checkpoint{which}")
         meta = self._read_meta(path)
         wanted = _named_arrays(like, shardings)
         _compare(path, meta["arrays"], _signature(wanted))
@@ -103,7 +105,7 @@ class Checkpoints:
     def _read_meta(self, path: pathlib.Path) -> dict[str, Any]:
         try:
             meta = json.loads((path / "meta" / "metadata").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: no readable description of a checkpoint") from error
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             found = meta.get("format") if isinstance(meta, dict) else type(meta).__name__

@@ -1,5 +1,6 @@
 """Configuration: frozen dataclasses, from preset, file and command line, in that order."""
 
+import argparse
 import contextlib
 import dataclasses
 import difflib
@@ -31,7 +32,8 @@ class RunConfig:
     episode_length: int = 1000
     """Time limit of an episode, in steps; reaching it truncates."""
     num_evaluations: int = 12
-    """Evaluations after the first, at equal distances; each also writes a checkpoint."""
+    """Evaluations after the first, spread evenly, the last at the end; at most one an iteration.
+    Each also writes a checkpoint."""
     evaluation_episodes: int = 64
     """Episodes in one evaluation, always without guidance and without exploration."""
     seed: int = 0
@@ -77,9 +79,19 @@ class RunConfig:
         return -(-self.total_steps // (self.num_envs * self.unroll_length))
 
     @property
-    def evaluation_interval(self) -> int:
-        """Iterations between evaluations."""
-        return max(1, self.num_iterations // self.num_evaluations)
+    def evaluation_iterations(self) -> tuple[int, ...]:
+        """After which iterations an evaluation is played: `evenly_spread`."""
+        return evenly_spread(self.num_evaluations, self.num_iterations)
+
+
+def evenly_spread(count: int, total: int) -> tuple[int, ...]:
+    """So many of the numbers 1 to `total`, at distances that differ by one at the most.
+
+    Args:
+        count: how many; all of the numbers where there are no more.
+        total: the last of the numbers, and of those that are chosen.
+    """
+    return tuple(sorted({number * total // count for number in range(1, count + 1)} - {0}))
 
 
 # What may differ when a run is taken up again: where it runs, not what it computes.
@@ -118,6 +130,30 @@ def parse_command_line(
     if unknown:
         refuse(_unknown(unknown, sorted(_option_names(default))))
     return config
+
+
+def read_early(arguments: Sequence[str], names: Sequence[str] = ()) -> argparse.Namespace:
+    """The options that decide what the others stand upon, read before all others.
+
+    Args:
+        arguments: without the program's name.
+        names: of options with a text as their value; `config` and the flag `resume` are read too.
+
+    Returns:
+        What was given; None where an option was not.
+
+    Raises:
+        ValueError: an option lacks its value.
+    """
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("config", *names):
+        spelled = {f"--{name}", f"--{name.replace('_', '-')}"}
+        early.add_argument(*sorted(spelled), dest=name)
+    early.add_argument("--resume", action=argparse.BooleanOptionalAction)
+    try:
+        return early.parse_known_args(list(arguments))[0]
+    except argparse.ArgumentError as error:
+        raise ValueError(str(error)) from None
 
 
 def refuse(reason: str) -> typing.NoReturn:
@@ -186,13 +222,16 @@ def read_yaml(path: str | pathlib.Path) -> dict[str, Any]:
         content = yaml.load(pathlib.Path(path).read_text(encoding="utf-8"), _OnceLoader)
     except OSError as error:
         raise ValueError(f"config ({path}) cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ValueError(f"config ({path}) is nested too deep to be read") from None
+    # Of a scalar that is not what its tag says, YAML's loader raises whatever its conversion did.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         where = getattr(error, "problem_mark", None)
         line = f":{where.line + 1}" if where else ""
         if isinstance(error, _GivenTwice):
             raise ValueError(f"config ({path}{line}): {error.problem}") from None
         reason = getattr(error, "problem", None) or getattr(error, "reason", None)
-        told = f": {reason}" if reason else ""
+        told = f": {' '.join(str(reason).split())}" if reason else ""
         raise ValueError(f"config ({path}{line}) is not YAML{told}") from None
     if content is None:
         return {}

@@ -13,12 +13,16 @@ CPU_CHUNK = 64
 
 _LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
 
-# What says that a launcher started this process as one of several, and which variable counts them.
+# What a launcher sets in each of the processes that it starts, and what counts them there: the
+# first of these variables that is set. The shell of a SLURM job has SLURM_NTASKS too, the number of
+# tasks that `srun` would start.
 _LAUNCHERS = {
-    "SLURM": "SLURM_NTASKS",
-    "Open MPI": "OMPI_COMM_WORLD_SIZE",
-    "Cloud TPU": "TPU_WORKER_HOSTNAMES",
+    "SLURM": (("SLURM_STEP_ID", "SLURM_PROCID"), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    "Open MPI": ((), ("OMPI_COMM_WORLD_SIZE",)),
+    "Cloud TPU": ((), ("TPU_WORKER_HOSTNAMES",)),
 }
+# From this number on SLURM's steps are its own: the shell of a job, batch or interactive.
+_FIRST_RESERVED_STEP = 4_294_967_280
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +74,14 @@ def join_processes(
     """Join the other processes of this run, if there are any.
 
     Args:
-        coordinator: host:port of process 0; None looks for a launcher's variables (SLURM, Open
-            MPI, Cloud TPU) and stays alone without them.
+        coordinator: host:port of process 0; None looks for a launcher's variables (SLURM's srun,
+            Open MPI, Cloud TPU) and stays alone without them. The shell of a SLURM job is alone.
         num_processes: how many there are.
         process_id: which of them this is.
 
     Raises:
-        ValueError: only some of the three are given, or they contradict each other.
+        ValueError: only some of the three are given, they contradict each other, or the others
+            cannot be joined.
     """
     given = {
         "coordinator": coordinator,
@@ -85,8 +90,9 @@ def join_processes(
     }
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == 3:
-        if _started_by_launcher():
-            jax.distributed.initialize()
+        launcher = _launcher()
+        if launcher:
+            _join(f"{launcher} started this process as one of several, but it")
         return
     if missing:
         raise ValueError(
@@ -100,16 +106,33 @@ def join_processes(
         )
     if ":" not in coordinator:
         raise ValueError(f"coordinator ({coordinator}) must be host:port")
-    jax.distributed.initialize(coordinator, num_processes, process_id)
+    who = f"process_id ({process_id}) of num_processes ({num_processes})"
+    _join(who, coordinator, num_processes, process_id)
 
 
-def _started_by_launcher() -> bool:
-    for variable in _LAUNCHERS.values():
-        value = os.environ.get(variable, "")
-        count = int(value) if value.isdigit() else len(value.split(",")) if value else 1
+def _join(who: str, *address: str | int) -> None:
+    try:
+        jax.distributed.initialize(*address)  # type: ignore[arg-type]
+    # Of a variable that is missing or wrong JAX raises whatever reading it did.
+    except (ValueError, RuntimeError, LookupError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(
+            f"{who} cannot join the others: {reason}; to train alone, unset what the launcher set, "
+            "or say who takes part: --coordinator --num-processes --process-id"
+        ) from None
+
+
+def _launcher() -> str | None:
+    """Who started this process as one of several; None where nobody did."""
+    for name, (marks, counters) in _LAUNCHERS.items():
+        ids = [os.environ.get(mark, "") for mark in marks]
+        if not all(id.isdecimal() and int(id) < _FIRST_RESERVED_STEP for id in ids):
+            continue
+        value = next((os.environ[c] for c in counters if os.environ.get(c)), "")
+        count = int(value) if value.isdecimal() else len(value.split(",")) if value else 1
         if count > 1:
-            return True
-    return False
+            return name
+    return None
 
 
 def choose_layout(num_envs: int, divisor: int, num_devices: int | None = None) -> Layout:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from jaxagent.training.config import RunConfig
 from jaxagent.training.interruption import Interrupted, leave_on_signals
-from jaxagent.training.loop import NonFiniteTraining
-from jaxagent.training.run_folder import CONFIG_FILE
+from jaxagent.training.nonfinite import NonFiniteTraining
+from jaxagent.training.run_folder import CONFIG_FILE, has_checkpoint
+from jaxagent.training.trials import ARMS
 
 
 def exit_status(folder: pathlib.Path, train: Callable[[], object]) -> int:
@@ -37,8 +38,7 @@ def exit_status(folder: pathlib.Path, train: Callable[[], object]) -> int:
 def _left(folder: pathlib.Path) -> str:
     """What a line about a run ends with that had no time to save."""
     # A comparison has a folder for each arm.
-    saved = [*folder.glob("checkpoints/*"), *folder.glob("*/checkpoints/*")]
-    if any(path.name.isdigit() for path in saved):
+    if has_checkpoint(folder) or any(has_checkpoint(folder / arm) for arm in ARMS):
         return f"; saved last in {folder}; go on with {_again(folder)}"
     told = " before anything was trained; nothing to save"
     # Its name is taken now, and a new run may not have it.

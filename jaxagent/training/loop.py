@@ -16,20 +16,16 @@ from jaxagent.training.curriculum import Curriculum
 from jaxagent.training.evaluate import Report, evaluate, fetch
 from jaxagent.training.interruption import Interrupted, watch_signals
 from jaxagent.training.metrics import MetricsLog
+from jaxagent.training.nonfinite import NONFINITE_LIMIT, NonFiniteTraining, losses_of
 from jaxagent.training.plan_follower import PlanFollower
 from jaxagent.training.progress import Reporter
 from jaxagent.training.trainer import Evaluation, Programs, Trainer, TrainState
 
 OF_ENDED_EPISODES = {
-    "episode_return", "episode_length", "episode_success",
-    "final_distance", "goals_reached", "steps_to_success",
+    "episode_return", "episode_length", "episode_success", "episode_touched",
+    "final_distance", "goals_reached", "steps_to_success", "guidance_correlation",
 }  # fmt: skip
 NO_CHECKPOINT = "no checkpoint yet: starting from the beginning"
-NONFINITE_LIMIT = 3  # updates in a row with a non-finite gradient
-
-
-class NonFiniteTraining(RuntimeError):
-    """Training met non-finite gradients again and again; the message says where the state is."""
 
 
 @dataclasses.dataclass
@@ -73,11 +69,14 @@ class Arm:
 
         Raises:
             Interrupted: a signal came; everything is saved.
-            NonFiniteTraining: non-finite gradients three updates in a row; the state is dumped.
+            NonFiniteTraining: in every seed a loss that was applied is not finite, or gradients
+                were not three updates in a row; the state is dumped. One seed of several is
+                stopped and named, and the others go on.
             CheckpointError: what is in the folder cannot be used.
         """
         self._checkpoints = Checkpoints(self.folder / "checkpoints", self.run.checkpoints_kept)
         self._audit = Audit()
+        self._stopped: list[int] = []
         state, resumed_from = self._start(resume)
         leads = jax.process_index() == 0
         self._log = (
@@ -97,6 +96,7 @@ class Arm:
             like = self.trainer.abstract_state(self.run.num_seeds)
             state, host = self._checkpoints.restore(like, self.trainer.shardings(like))
             self._seconds, self._done = host["seconds"], host["iteration"]
+            self._name_stopped(fetch(state.agent.nonfinite_in_a_row) >= NONFINITE_LIMIT)
             of = self.run.num_iterations * self.run.num_envs * self.run.unroll_length
             self.reporter.say(f"going on from {self._steps:,} of {of:,} steps")
             self._audit.restore(host["audit"])
@@ -121,14 +121,13 @@ class Arm:
         return self._done * self.run.num_envs * self.run.unroll_length
 
     def _iterate_to_end(self, state, stop, fresh: bool) -> tuple[TrainState, Report]:
-        report = None
+        report, evaluated = None, set(self.run.evaluation_iterations)
         if fresh:
             state, report = self._evaluate(state)
             self._save(state)
         while self._done < self.run.num_iterations:
             state = self._iterate(state)
-            is_last = self._done == self.run.num_iterations
-            if is_last or self._done % self.run.evaluation_interval == 0:
+            if self._done in evaluated:
                 state, report = self._evaluate(state)
                 self._save(state)
             if number := stop.agreed():
@@ -146,9 +145,15 @@ class Arm:
         self._seconds += seconds
         self._done += 1
         steps = self.run.num_envs * self.run.unroll_length
-        values: dict[str, Any] = {name: float(np.mean(value)) for name, value in metrics.items()}
+        stopped = metrics["nonfinite_in_a_row"] >= NONFINITE_LIMIT
+        for name in losses_of(metrics):
+            stopped = stopped | ~np.isfinite(metrics[name])
+        self._name_stopped(stopped)
+        goes_on = ~stopped | stopped.all()
+        seen = {name: value[goes_on] for name, value in metrics.items()}
+        values: dict[str, Any] = {name: float(np.mean(value)) for name, value in seen.items()}
         for name in OF_ENDED_EPISODES & metrics.keys():
-            values[name] = _mean_of_ended(metrics, name)
+            values[name] = _mean_of_ended(seen, name)
         values["steps_per_second"] = steps * self.run.num_seeds / seconds
         values["seconds"] = self._seconds
         guided = "reward_guidance" in values
@@ -159,19 +164,31 @@ class Arm:
             values |= self.curriculum.metrics  # those of this iteration
             fraction = self._done / self.run.num_iterations
             state = self.curriculum.advance(state, metrics, fraction)
+        if self._stopped:
+            values["stopped_seeds"] = self._stopped
         self._write("train", values)
         self.reporter.advance(self._done, values["steps_per_second"])
-        if metrics["nonfinite_in_a_row"].max() >= NONFINITE_LIMIT:
-            self._dump(state)
+        if stopped.all():
+            self._dump(state, _reason(metrics, values))
         return state
 
-    def _dump(self, state: TrainState) -> None:
+    def _name_stopped(self, stopped: np.ndarray) -> None:
+        """Say which seeds have been stopped since the last time, and remember all that are."""
+        seeds = [self.run.seed + int(row) for row in np.flatnonzero(stopped)]
+        for seed in sorted(set(seeds) - set(self._stopped)):
+            self.reporter.say(
+                f"{self._steps:>11,} steps   seed {seed} is stopped: a loss was not finite, or its "
+                f"gradients were not in {NONFINITE_LIMIT} updates in a row; what it had learnt "
+                "before stays"
+            )
+        self._stopped = seeds
+
+    def _dump(self, state: TrainState, reason: str) -> None:
         dump = Checkpoints(self.folder / "nonfinite", 1)
         dump.save(self._done, state, self._host())
         dump.close()
         raise NonFiniteTraining(
-            f"gradients were not finite in {NONFINITE_LIMIT} updates in a row, at iteration "
-            f"{self._done}; the state is in {self.folder / 'nonfinite'}"
+            f"{reason}, at iteration {self._done}; the state is in {self.folder / 'nonfinite'}"
         )
 
     def _evaluate(self, state: TrainState, log: bool = True) -> tuple[TrainState, Report]:
@@ -180,7 +197,8 @@ class Arm:
         if log:
             guidance = self.programs.observe_evaluation(state.guidance, returns)
             state = state.replace(guidance=guidance)
-            self._write("evaluation", report.metrics() | {"seconds": self._seconds})
+            told = {"stopped_seeds": self._stopped} if self._stopped else {}
+            self._write("evaluation", report.metrics() | {"seconds": self._seconds} | told)
         self.reporter.evaluated(self._steps, report)
         if log and self.plans:
             state = self._review_plan(state, evaluation, self.plans)
@@ -191,7 +209,7 @@ class Arm:
     def _review_plan(
         self, state: TrainState, evaluation: Evaluation, plans: PlanFollower
     ) -> TrainState:
-        number = -(-self._done // self.run.evaluation_interval)  # the last may come early
+        number = sum(at <= self._done for at in self.run.evaluation_iterations)
         state, reason = plans.review(state, number, evaluation)
         if reason:
             self.reporter.say(f"{self._steps:>11,} steps   new plan ({reason}): {plans.describe()}")
@@ -228,3 +246,13 @@ def _mean_of_ended(metrics: dict[str, np.ndarray], name: str) -> float | None:
     """Mean over seeds in which an episode ended; None where none did."""
     ended = metrics["episodes"] > 0
     return float(metrics[name][ended].mean()) if ended.any() else None
+
+
+def _reason(metrics: dict[str, np.ndarray], values: dict[str, Any]) -> str:
+    """Why no seed goes on."""
+    losses = losses_of(metrics)
+    for name in losses:
+        if not np.isfinite(metrics[name]).all():
+            return f"{name} is not finite ({values[name]})"
+    named = " and ".join(losses)
+    return f"gradients of {named} were not finite in {NONFINITE_LIMIT} updates in a row"

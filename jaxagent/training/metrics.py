@@ -3,33 +3,12 @@
 import json
 import math
 import pathlib
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from tensorboardX import SummaryWriter
-
-
-def bootstrap_interval(
-    values: np.ndarray, level: float = 0.95, draws: int = 2000, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean (Efron 1979).
-
-    Args:
-        values: [N], one number a seed or an episode.
-        level: coverage.
-        draws: resamples.
-        seed: of the resampling, so that a figure can be reproduced.
-
-    Returns:
-        Lower and upper bound; both the value itself for N = 1.
-    """
-    generator = np.random.default_rng(seed)
-    picked = generator.integers(0, len(values), (draws, len(values)))
-    means = np.asarray(values, np.float64)[picked].mean(axis=1)
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 class MetricsLog:
@@ -41,7 +20,8 @@ class MetricsLog:
         Args:
             folder: the run folder.
             resume_from: iteration of the checkpoint a run goes on from: what was logged after it
-                is cut off, since it will be computed again. None starts new files.
+                is cut off, since it will be computed again. None is a run that begins: all that
+                was logged before is cut off.
             wandb: also log to Weights & Biases.
             config: what Weights & Biases shows beside the run.
 
@@ -50,15 +30,17 @@ class MetricsLog:
         """
         self._wandb = _open_wandb(folder, config) if wandb else None
         self.path = folder / "metrics.jsonl"
+        keep = []
         if resume_from is not None:
             keep = [r for r in read_metrics(self.path) if r["iteration"] <= resume_from]
-            replacement = self.path.with_suffix(".tmp")
-            replacement.write_text("".join(json.dumps(record) + "\n" for record in keep))
-            replacement.replace(self.path)
+        replacement = self.path.with_suffix(".tmp")
+        replacement.write_text("".join(json.dumps(record) + "\n" for record in keep))
+        replacement.replace(self.path)
         self._file = self.path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(
-            str(folder / "tensorboard"), purge_step=resume_from and resume_from + 1
-        )
+        board = folder / "tensorboard"
+        # In steps, as its scalars are; a run that has no events yet has none to hide.
+        purge = 1 + max((r["steps"] for r in keep), default=-1)
+        self._board = SummaryWriter(str(board), purge_step=purge if board.exists() else None)
 
     def write(self, kind: str, iteration: int, steps: int, values: Mapping[str, Any]) -> None:
         """Append one record.
@@ -96,7 +78,18 @@ def _open_wandb(folder: pathlib.Path, config: dict):
         import wandb  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ValueError("wandb (True) needs the package: pip install wandb") from None
-    return wandb.init(project="jaxagent", name=folder.name, dir=str(folder), config=config)
+    # Kept in the folder, so that a run that is taken up goes on as the same run there.
+    path = folder / "wandb-run-id"
+    if not path.exists():
+        path.write_text(secrets.token_hex(8), encoding="utf-8")
+    return wandb.init(
+        project="jaxagent",
+        name=folder.name,
+        dir=str(folder),
+        config=config,
+        id=path.read_text(encoding="utf-8").strip(),
+        resume="allow",
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -115,12 +108,13 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    # Whatever stands where a record was torn, it is no JSON.
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     records = []
     for number, line in enumerate(lines, 1):
         try:
             records.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             if number < len(lines):
                 raise ValueError(f"{path}:{number}: not a JSON record") from None
     return records

@@ -26,7 +26,8 @@ from jaxagent.agents.sac_her import SACHER
 from jaxagent.replay import Replay, Transition, transitions
 from jaxagent.rollout import collect
 from jaxagent.training.devices import AXIS
-from jaxagent.training.trainer import Trainer, TrainState, episode_metrics, sharded
+from jaxagent.training.nonfinite import keep_stopped
+from jaxagent.training.trainer import REWRITE, Trainer, TrainState, episode_metrics, sharded
 from jaxagent.types import Trajectory
 
 # (key, contents of one group [rows, L, ...], which of the steps were written [L]) -> (the contents
@@ -72,7 +73,7 @@ class OffPolicyTrainer(Trainer):
         """
 
         def one_seed(buffer: Any, key: PRNGKeyArray):
-            keys = self._streams(jax.random.fold_in(key, 2**31 - 1), self.groups)
+            keys = self._streams(jax.random.fold_in(key, REWRITE), self.groups)
             contents, written = self.replay.contents(buffer)
             contents, counts = jax.lax.map(
                 lambda group: function(*group), (keys, contents, written)
@@ -118,7 +119,8 @@ class OffPolicyTrainer(Trainer):
             blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(learn)[1])
             return agent, blank
 
-        agent, agent_metrics = jax.lax.cond(state.iteration >= self.warmup_iterations, learn, wait)
+        updated = jax.lax.cond(state.iteration >= self.warmup_iterations, learn, wait)
+        agent, agent_metrics = keep_stopped(state.agent, *updated)
         metrics = episode_metrics(trajectory) | _reward(trajectory) | agent_metrics
         state = state.replace(agent=agent, env=env, replay=buffer, iteration=state.iteration + 1)
         return state, metrics

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from jaxagent.training.metrics import bootstrap_interval
+from jaxagent.training.statistics import interquartile_mean, stratified_interval
 
 _PANELS = (
     ("reward a step", ("reward_env", "reward_guidance", "reward_total")),
@@ -69,7 +69,7 @@ def plot_curves(
 def _rates(axis, evaluations: Sequence[dict[str, Any]]) -> None:
     """Success and falls of a goal-conditioned task."""
     axis.set_title("share of evaluated episodes", fontsize=9)
-    names = {"success_rate": "succeed", "success_at_end_rate": "succeed at the end"}
+    names = {"success_rate": "succeed at the end", "touched_rate": "touch the goal on the way"}
     names["fall_rate"] = "fall"
     for number, (key, name) in enumerate(names.items()):
         _returns(axis, evaluations, f"C{number}", name, key)
@@ -79,7 +79,8 @@ def _rates(axis, evaluations: Sequence[dict[str, Any]]) -> None:
 def plot_comparison(
     path: pathlib.Path, arms: Mapping[str, Sequence[dict[str, Any]]], title: str, success: bool
 ) -> None:
-    """Draw evaluations of several arms over each other, with intervals over seeds.
+    """Draw evaluations of several arms over each other, each by the interquartile mean of its
+    seeds, with 95 % intervals where there are five or more.
 
     Args:
         path: PNG.
@@ -132,12 +133,19 @@ def _returns(axis, evaluations, colour: str, name: str, key: str = "episode_retu
         return
     steps = [r["steps"] for r in evaluations]
     values = np.array([r[key] for r in evaluations], float)  # [evaluations, seeds]
-    axis.plot(steps, values.mean(1), "o-", color=colour, markersize=3, label=name)
+    middle = [interquartile_mean(row) for row in values]
+    axis.plot(steps, middle, "o-", color=colour, markersize=3, label=f"{name}, {_seeds(values)}")
     if values.shape[1] > 1:
-        low, high = zip(*(bootstrap_interval(row) for row in values))
-        axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        intervals = [stratified_interval(row) for row in values]
+        if None not in intervals:  # fewer than five seeds have none
+            axis.fill_between(steps, *zip(*intervals), color=colour, alpha=0.2, linewidth=0)  # type: ignore[misc]
         for seed in values.T:
             axis.plot(steps, seed, color=colour, alpha=0.35, linewidth=0.7)
+
+
+def _seeds(values: np.ndarray) -> str:
+    count = values.shape[1]
+    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def _figure(inches: tuple[float, float]) -> Figure:

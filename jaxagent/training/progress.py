@@ -59,13 +59,13 @@ class Reporter:
 
     def evaluated(self, steps: int, report: Report) -> None:
         """A line for an evaluation."""
-        self._return = f"{report.mean:,.1f}"
+        self._return = f"{report.interquartile_mean:,.1f}"
         success = sum(report.success_rate) / len(report.success_rate)
         falls = report.fall_rate
         fallen = "" if falls is None else f"   falls {sum(falls) / len(falls):6.1%}"
         self.say(
-            f"{steps:>11,} steps   return without guidance {report.mean:9,.1f}  "
-            f"[{report.low:,.1f}, {report.high:,.1f}]   length {report.episode_length:6.1f}   "
+            f"{steps:>11,} steps   return without guidance {report.interquartile_mean:9,.1f}  "
+            f"({report.interval})   length {report.episode_length:6.1f}   "
             f"success {success:6.1%}{fallen}"
         )
 

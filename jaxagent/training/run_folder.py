@@ -2,16 +2,38 @@
 
 import dataclasses
 import pathlib
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 import yaml
 from jax.experimental import multihost_utils
 
-from jaxagent.training.config import PLACEMENT, RunConfig
+from jaxagent.training.config import (
+    PLACEMENT,
+    RunConfig,
+    overlay,
+    parse_command_line,
+    read_early,
+    read_yaml,
+    to_plain,
+)
 
 CONFIG_FILE = "config.yaml"
+Config = TypeVar("Config")
+# What is said of one start of the program and not of the run: a file of options with these in it
+# would take up another run, or join processes that are long gone.
+_OF_ONE_START = (
+    "resume",
+    "dry_run",
+    "config",
+    "name",
+    "coordinator",
+    "num_processes",
+    "process_id",
+)
 
 
 def open_run_folder(run: RunConfig, prefix: str, resume: bool) -> pathlib.Path:
@@ -45,7 +67,7 @@ def open_run_folder(run: RunConfig, prefix: str, resume: bool) -> pathlib.Path:
 def _numbers(root: pathlib.Path, prefix: str) -> list[int]:
     found = [path.parent.name for path in root.glob(f"{prefix}-*/{CONFIG_FILE}")]
     tails = [name.removeprefix(f"{prefix}-") for name in found]
-    return [int(tail) for tail in tails if tail.isdigit()]
+    return [int(tail) for tail in tails if re.fullmatch("[0-9]+", tail)]
 
 
 def _agree(number: int) -> int:
@@ -55,14 +77,63 @@ def _agree(number: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
 
+def record_of(config: Any) -> dict[str, Any]:
+    """The configuration as a run records it: what is said of one start only is left out."""
+    return _without(to_plain(config), _OF_ONE_START)
+
+
+def _without(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {
+        key: _without(value, names) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if key not in names
+    }
+
+
 def write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
-    """Write the configuration, on process 0."""
+    """Write the configuration, on process 0, without what is said of one start only.
+
+    Args:
+        folder: of a run that begins.
+        config: as of `to_plain`; given to --config, the file begins the same run anew.
+    """
     if jax.process_index() == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump(config, sort_keys=False)
-        (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
+        draft = folder / f"{CONFIG_FILE}.tmp"
+        draft.write_text(
+            yaml.safe_dump(_without(config, _OF_ONE_START), sort_keys=False), encoding="utf-8"
+        )
+        draft.replace(folder / CONFIG_FILE)
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("run folder")
+
+
+def has_checkpoint(folder: pathlib.Path) -> bool:
+    """Whether something of a run was saved, so that it does not begin at its beginning."""
+    return any(path.name.isdecimal() for path in folder.glob("checkpoints/*"))
+
+
+def continued(
+    saved: Config, folder: pathlib.Path, arguments: Sequence[str], program: str, description: str
+) -> Config:
+    """The configuration of a run that is taken up again: its own, only placed anew.
+
+    Args:
+        saved: as the run was begun.
+        folder: of the run.
+        arguments: of the command line; options of its --config count as if they stood there.
+        program: as of `parse_command_line`.
+        description: as of `parse_command_line`.
+
+    Raises:
+        ValueError: something else is asked for than was begun.
+    """
+    early = read_early(arguments)
+    file = read_yaml(early.config) if early.config else {}
+    default = overlay(saved, file, str(early.config))
+    return take_up(
+        saved, parse_command_line(type(saved), arguments, default, program, description), folder
+    )
 
 
 def take_up(saved: Any, asked: Any, folder: pathlib.Path) -> Any:

@@ -16,10 +16,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from jaxagent.agents.planner import Imitation, ImitationState, TokenBatch
 from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.chunks import Position, stream
+from jaxagent.training.config import evenly_spread
 from jaxagent.training.devices import AXIS
 from jaxagent.training.interruption import Interrupted, watch_signals
-from jaxagent.training.loop import NO_CHECKPOINT, NONFINITE_LIMIT, NonFiniteTraining
+from jaxagent.training.loop import NO_CHECKPOINT
 from jaxagent.training.metrics import MetricsLog
+from jaxagent.training.nonfinite import NONFINITE_LIMIT, NonFiniteTraining
 from jaxagent.training.progress import Reporter
 
 _LOG_INTERVAL = 20
@@ -32,7 +34,8 @@ class SFTRunConfig:
     num_updates: int = 5_000
     """Steps of the optimiser; the learning rate reaches zero with the last."""
     num_validations: int = 4
-    """Validations at equal distances, the last at the end; each also writes a checkpoint."""
+    """Validations, spread evenly, the last at the end; at most one an update. Each also writes a
+    checkpoint."""
     seed: int = 0
     """Of parameters and demonstrations."""
     name: str = ""
@@ -56,9 +59,9 @@ class SFTRunConfig:
             raise ValueError(f"name ({self.name!r}) may hold letters, digits, '_', '-' and '.'")
 
     @property
-    def validation_interval(self) -> int:
-        """Updates between validations."""
-        return max(1, self.num_updates // self.num_validations)
+    def validation_updates(self) -> tuple[int, ...]:
+        """After which updates is validated: `evenly_spread`."""
+        return evenly_spread(self.num_validations, self.num_updates)
 
 
 def data_mesh(rows: Sequence[int], num_devices: int | None) -> Mesh:
@@ -207,7 +210,7 @@ class Teaching:
             self._log.close()
 
     def _to_end(self, state, groups: Iterator, stop, bar) -> tuple[ImitationState, Validation]:
-        validation = None
+        validation, validated = None, self.run.validation_updates
         self._window: list[dict[str, jax.Array]] = []
         self._window_tokens, self._window_start = 0, time.perf_counter()
         while self._done < self.run.num_updates:
@@ -224,7 +227,9 @@ class Teaching:
                 self._write_window(bar)
                 self.between[self._done](state.params, self._position)
                 self._window_start = time.perf_counter()
-            if is_last or self._done % self.run.validation_interval == 0:
+            if self._done in validated:
+                # Before the checkpoint, which holds what has been counted.
+                self._write_window(bar)
                 validation = self._validate(state)
                 self._save(state)
             if number := stop.agreed():
@@ -270,8 +275,9 @@ class Teaching:
         if float(metrics["nonfinite_in_a_row"]) >= NONFINITE_LIMIT:
             self._save(state)
             raise NonFiniteTraining(
-                f"gradients were not finite in {NONFINITE_LIMIT} updates in a row, at update "
-                f"{self._done}; the state is in {self.folder / 'checkpoints'}"
+                f"the loss ({float(metrics['loss'])}) or its gradients were not finite in "
+                f"{NONFINITE_LIMIT} updates in a row, at update {self._done}; the state is in "
+                f"{self.folder / 'checkpoints'}"
             )
 
     def _save(self, state: ImitationState) -> None:

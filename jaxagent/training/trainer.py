@@ -22,7 +22,25 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxagent.planning.guidance import Guidance, GuidanceState
 from jaxagent.rollout import collect
 from jaxagent.training.devices import AXIS, Layout
+from jaxagent.training.nonfinite import keep_stopped
 from jaxagent.types import Env, EnvState, EnvStep, SimulatorState, Trajectory
+
+# What a run's own key is folded with, beside the numbers of its iterations: 2^31 - 1 and below.
+WARM_START, REWRITE = 2**31 - 1, 2**31 - 2
+
+
+class SeedKeys(NamedTuple):
+    """The streams of one seed. A key is split, folded or consumed: one of these, once."""
+
+    agent: PRNGKeyArray
+    environments: PRNGKeyArray
+    run: PRNGKeyArray
+    evaluation: PRNGKeyArray
+
+
+def seed_keys(seed: Int[Array, ""]) -> SeedKeys:
+    """All that is drawn from a seed, apart from each other."""
+    return SeedKeys(*jax.random.split(jax.random.key(seed), len(SeedKeys._fields)))
 
 
 class TrainState(struct.PyTreeNode, kw_only=True):
@@ -41,7 +59,7 @@ class GoalEvaluation(NamedTuple):
 
     goal: Float[Array, "S E G"]  # the first of each episode
     fell: Bool[Array, "S E"]  # ended by the body, not by success and not by time
-    success_at_end: Bool[Array, "S E"]  # at the last step, not only on the way
+    touched: Bool[Array, "S E"]  # a success at any step
     steps_to_success: Int[Array, "S E"]  # of the first; 0 where there was none
     final_distance: Float[Array, "S E"]  # from the goal, after the last step
 
@@ -51,7 +69,7 @@ class Evaluation(NamedTuple):
 
     episode_return: Float[Array, "S E"]
     episode_length: Int[Array, "S E"]
-    success: Bool[Array, "S E"]
+    success: Bool[Array, "S E"]  # at the episode's end (`GoalOutcome.success` of goal tasks)
     path: Float[Array, "S E L 2"]  # of the body, or of the achieved goal where that is a point of
     # the plane, metres; rows after an episode's end repeat its last
     pose: Float[Array, "S D L Q"]  # of the first episode on each device, for rendering
@@ -153,6 +171,9 @@ class Trainer:
         if self.guidance is not None:
             guidance = GuidanceState(
                 cursor=sharded(),
+                episode=sharded(),
+                fresh=sharded(),
+                potential=sharded(),
                 moments=one,
                 adaptive=one,
                 switch=one,  # type: ignore[arg-type]
@@ -212,12 +233,12 @@ class Trainer:
         return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 
     def _init(self, seed: Int[Array, ""]) -> TrainState:
-        agent_key, env_key, run_key = jax.random.split(jax.random.key(seed), 3)
+        keys = seed_keys(seed)
         return TrainState(
-            agent=self.agent.init(agent_key),
-            env=self.env.reset(self._streams(env_key, self.num_envs)),
+            agent=self.agent.init(keys.agent),
+            env=self.env.reset(self._streams(keys.environments, self.num_envs)),
             guidance=self.guidance and self.guidance.init(self.num_envs // self.layout.size),
-            key=run_key,
+            key=keys.run,
             iteration=jnp.zeros((), jnp.int32),
         )
 
@@ -232,7 +253,8 @@ class Trainer:
             self.unroll_length,
         )
         guidance, reward, guidance_metrics = self._reward(state, trajectory)
-        agent, agent_metrics = self.agent.update(state.agent, trajectory, reward, update_key)
+        updated = self.agent.update(state.agent, trajectory, reward, update_key)
+        agent, agent_metrics = keep_stopped(state.agent, *updated)
         metrics = episode_metrics(trajectory) | guidance_metrics | agent_metrics
         state = state.replace(
             agent=agent, env=env, guidance=guidance, iteration=state.iteration + 1
@@ -249,7 +271,7 @@ class Trainer:
     def _evaluate(self, agent: Any, seed: Int[Array, ""]) -> Evaluation:
         """Play E episodes to their first end."""
         env, length = self.evaluation_env, self.evaluation_length
-        state = env.reset(self._streams(jax.random.key(seed), self.evaluation_episodes))
+        state = env.reset(self._streams(seed_keys(seed).evaluation, self.evaluation_episodes))
         count = state.elapsed.shape[0]
         first = jax.tree.map(lambda x: x[0], state.simulator)
         record = Evaluation(
@@ -278,7 +300,7 @@ class Trainer:
             record = Evaluation(
                 episode_return=record.episode_return + jnp.where(alive, step.reward, 0.0),
                 episode_length=record.episode_length + alive,
-                success=record.success | (alive & step.success),
+                success=jnp.where(alive, _success(step), record.success),
                 path=record.path.at[time].set(here),
                 pose=record.pose.at[time, 0].set(
                     jnp.where(alive[0], pose, record.pose[time - 1, 0])
@@ -330,7 +352,7 @@ def _begin_goals(state: EnvState) -> GoalEvaluation | None:
     return GoalEvaluation(
         goal=goal,
         fell=no,
-        success_at_end=no,
+        touched=no,
         steps_to_success=outcome.steps_to_success,
         final_distance=outcome.distance,
     )
@@ -344,7 +366,7 @@ def _follow_goals(
     now = GoalEvaluation(
         goal=record.goal,
         fell=step.terminated & ~step.success,
-        success_at_end=step.success,
+        touched=record.touched | step.success,
         steps_to_success=step.outcome.steps_to_success,
         final_distance=step.outcome.distance,
     )
@@ -356,21 +378,28 @@ def _follow_goals(
     )
 
 
+def _success(step: EnvStep) -> Bool[Array, " B"]:
+    """Of the episodes that end with this step."""
+    return step.success if step.outcome is None else step.outcome.success > 0.5
+
+
 def episode_metrics(trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
     """Means over the episodes that ended in this batch; 0 where none did.
 
-    `episode_success` counts an episode of a goal-conditioned task when it reached a goal at all,
-    and `steps_to_success` is over those.
+    `episode_success` is what an episode counts as at its end. Of goal-conditioned tasks,
+    `episode_touched` counts the episodes that reached a goal at any step, and `steps_to_success`
+    is over those.
     """
     ended, outcome = trajectory.episode_end, trajectory.outcome
-    succeeded = trajectory.success if outcome is None else outcome.goals_reached > 0
+    succeeded = trajectory.success if outcome is None else outcome.success
     sums = {
         "episodes": ended.sum(),
         "episode_return": jnp.where(ended, trajectory.episode_return, 0.0).sum(),
         "episode_length": jnp.where(ended, trajectory.episode_length, 0).sum(),
-        "episode_success": (ended & succeeded).sum(),
+        "episode_success": jnp.where(ended, succeeded, 0).sum(),
     }
     if outcome is not None:
+        sums["episode_touched"] = (ended & (outcome.goals_reached > 0)).sum()
         sums["final_distance"] = jnp.where(ended, outcome.distance, 0.0).sum()
         sums["goals_reached"] = jnp.where(ended, outcome.goals_reached, 0).sum()
         sums["steps_to_success"] = jnp.where(ended, outcome.steps_to_success, 0).sum()
@@ -378,6 +407,6 @@ def episode_metrics(trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
     episodes = sums.pop("episodes")
     means = {name: value / jnp.maximum(episodes, 1.0) for name, value in sums.items()}
     if outcome is not None:
-        reached = jnp.maximum(sums["episode_success"], 1.0)
+        reached = jnp.maximum(sums["episode_touched"], 1.0)
         means["steps_to_success"] = sums["steps_to_success"] / reached
     return means | {"episodes": episodes}

@@ -9,9 +9,15 @@ import numpy as np
 from jaxagent.training.config import RunConfig
 from jaxagent.training.evaluate import evaluate, write_report
 from jaxagent.training.loop import switch_guidance
-from jaxagent.training.metrics import bootstrap_interval, read_metrics
+from jaxagent.training.metrics import read_metrics
 from jaxagent.training.plots import plot_comparison
 from jaxagent.training.progress import Reporter
+from jaxagent.training.statistics import (
+    bootstrap_interval,
+    describe_seeds,
+    over_seeds,
+    stratified_interval,
+)
 from jaxagent.training.trainer import Programs, Trainer, TrainState
 
 ARMS = ("guided", "unguided")
@@ -51,19 +57,19 @@ def removal_test(
     # The same start states before and after, so that episodes pair up.
     drop = np.asarray(before.episode_return, float) - np.asarray(after.episode_return, float)
     seeds = drop.mean(axis=1)
-    low, high = bootstrap_interval(seeds if len(seeds) > 1 else drop[0])
+    interval = stratified_interval(seeds) if len(seeds) > 1 else bootstrap_interval(drop[0])
     result = {
         "iterations": iterations,
         "return_before": float(np.mean(before.episode_return)),
         "return_after": float(np.mean(after.episode_return)),
         "drop": float(drop.mean()),
-        "drop_interval_95": [low, high],
+        "drop_interval_95": None if interval is None else list(interval),
     }
     write_report(folder / "removal_test.json", result)
     reporter.say(
         f"removal test: return {result['return_before']:,.1f} -> {result['return_after']:,.1f} "
-        f"after {iterations} iterations at lambda 0 (drop {result['drop']:,.1f}, "
-        f"95 % interval {low:,.1f} to {high:,.1f})"
+        f"after {iterations} iterations at lambda 0 ; drop "
+        f"{describe_seeds(seeds, ',.1f')}"
     )
     return result
 
@@ -116,20 +122,20 @@ def compare_arms(
     for arm in ARMS:
         final = [r for r in records[arm] if r["kind"] == "evaluation"][-1]
         reached = steps_to_reach(records[arm], key, threshold)
-        low, high = bootstrap_interval(np.array(final[key], float))
+        scores = np.array(final[key], float)
         known = [steps for steps in reached if steps is not None]
-        interval = list(bootstrap_interval(np.array(known))) if len(known) == len(reached) else None
         result[arm] = {
             "final": final[key],
-            "final_mean": float(np.mean(final[key])),
-            "final_interval_95": [low, high],
+            "final_over_seeds": over_seeds(scores),
             "steps_to_threshold": reached,
-            "steps_to_threshold_interval_95": interval,
+            # A mean over the seeds that got there would leave out those that did not.
+            "steps_to_threshold_over_seeds": (
+                over_seeds(np.array(known)) if len(known) == len(reached) else None
+            ),
         }
         steps = ", ".join("never" if s is None else f"{s:,.0f}" for s in reached)
         reporter.say(
-            f"{arm:>9}: final {key} {result[arm]['final_mean']:,.2f} [{low:,.2f}, {high:,.2f}]; "
-            f"steps to {threshold:g}: {steps}"
+            f"{arm:>9}: final {key} {describe_seeds(scores)}; steps to {threshold:g}: {steps}"
         )
     write_report(folder / "compare.json", result)
     return result

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from envs.vector import VectorEnv
-from jaxagent.agents.behaviour_cloning import CloningConfig, Demonstrations, clone_behaviour
+from jaxagent.agents.behaviour_cloning import (
+    CloningConfig,
+    Demonstrations,
+    clone_behaviour,
+    undo_tanh,
+)
 from jaxagent.agents.ppo import PPO, PPOConfig
 from tests.agents.plane import point_task, straight
 
@@ -95,6 +100,43 @@ def test_what_is_held_out_is_not_trained_on(agent, demonstrations):
     _, other, told = clone(agent, demonstrations._replace(action=nonsense), quick)
     jax.tree.map(np.testing.assert_array_equal, clean.policy_params, other.policy_params)
     assert abs(said["cloning_loss_after"] - told["cloning_loss_after"]) > 0.1
+
+
+@pytest.mark.parametrize("edge", [1.0, -1.0, 1.0 + 1e-7])
+@pytest.mark.parametrize("kind", ["arctanh", "huge", "NaN"])
+def test_actions_at_the_bounds_leave_loss_and_policy_finite(agent, demonstrations, edge, kind):
+    """Recordings of others hold ±1, of which arctanh is infinite, or NaN just beyond."""
+    action = np.asarray(demonstrations.action).copy()
+    action[::7, 0] = edge
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pre_tanh = {
+            "arctanh": np.arctanh(action),
+            "huge": np.where(np.abs(action) >= 1, 1e30 * np.sign(action), np.arctanh(action)),
+            "NaN": np.where(np.abs(action) >= 1, np.nan, np.arctanh(action)),
+        }[kind].astype(np.float32)
+    seen = Demonstrations(np.asarray(demonstrations.observation), action, pre_tanh)
+    config = CloningConfig(
+        cloning_steps=200, cloning_batch_size=64, cloning_learning_rate=1e-2,
+        cloning_loss="likelihood",
+    )  # fmt: skip
+    state, metrics = clone_behaviour(
+        agent, agent.init(jax.random.key(0)), seen, config, jax.random.key(1)
+    )
+    assert metrics["cloning_loss_after"] < metrics["cloning_loss_before"]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)))
+    edges = jnp.asarray(seen.observation[::7])
+    assert (edge * jnp.tanh(agent.distribution(state, edges)[0][:, 0])).mean() > 0.5
+
+
+def test_undoing_tanh_is_arctanh_inside_and_finite_at_the_edge():
+    inside = jnp.linspace(-0.999, 0.999, 41)
+    np.testing.assert_allclose(jnp.tanh(undo_tanh(inside)), inside, atol=1e-6)
+    at = undo_tanh(jnp.array([1.0, -1.0, 1.5, -1.5, jnp.nan]))
+    np.testing.assert_allclose(at[:4], [7.25, -7.25, 7.25, -7.25], atol=0.1)
+    assert jnp.isnan(at[4])  # what was never a number is not made one
+    slope = jax.vmap(jax.grad(undo_tanh))(jnp.array([0.0, 1.0, -1.5]))
+    assert jnp.isfinite(slope).all()
+    assert slope[0] == 1.0
 
 
 @pytest.mark.parametrize(

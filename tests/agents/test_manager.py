@@ -58,7 +58,7 @@ def test_one_step_is_one_sub_goal_held_for_the_interval():
     moved = state.achieved_goal - start
     np.testing.assert_allclose(moved, [0.0, 0.95 * 4 * STEP], atol=1e-3)
     assert state.observation.shape == (simulator.observation_size,) == (2,)
-    np.testing.assert_allclose(state.physics.goal, start + jnp.array([0.0, 2.0]), rtol=1e-6)
+    np.testing.assert_allclose(state.physics.state.goal, start + jnp.array([0.0, 2.0]), rtol=1e-6)
 
 
 def test_what_the_skill_saw_and_did_is_recorded():

@@ -16,8 +16,10 @@ from jaxagent.types import GoalSpec, PolicySample, Restartable, Simulator
 
 
 def near_here(key, features, reach):
-    sign = jax.random.rademacher(key, (1,), jnp.float32)
-    return features[:1] + sign * jax.random.uniform(key, (1,), minval=reach[0], maxval=reach[1])
+    sign_key, size_key = jax.random.split(key)
+    sign = jax.random.rademacher(sign_key, (1,), jnp.float32)
+    size = jax.random.uniform(size_key, (1,), minval=reach[0], maxval=reach[1])
+    return features[:1] + sign * size
 
 
 SPEC = GoalSpec(
@@ -105,6 +107,31 @@ def test_held_goals_go_on_until_the_time_limit():
     np.testing.assert_array_equal(t.outcome.steps_to_success[7], first)
 
 
+def test_a_held_goal_counts_when_it_is_held_to_the_end():
+    """Not when it is passed, be it at the last step, nor when a fall follows."""
+
+    def success(action, steps, falls_at=1e9):
+        simulator = line(on_success="hold", reach=(1.0, 1.0), threshold=0.45, falls_at=falls_at)
+        _, t = play(simulator, length=steps, steps=steps, action=action, seed=1)
+        return t.outcome.success[-1], t.success.any(0), t.success[-1]
+
+    counted, touched, _ = success(None, 12)
+    assert counted.all()
+    assert touched.all()
+    for steps in (2, 4):  # moves on by 0.3 a step: three or four steps within the goal at most
+        for action in (0.3, -0.3):
+            counted, touched, last = success(action, steps)
+            assert not counted.any()
+    assert last.any()  # some of them end on the goal
+    assert not success(0.3, 12, falls_at=2.0)[0].any()
+
+
+def test_of_redrawn_goals_the_share_that_was_reached_counts():
+    _, t = play(line(on_success="redraw"), length=1000, steps=60)
+    reached = t.outcome.goals_reached
+    np.testing.assert_allclose(t.outcome.success, reached / (reached + 1.0), rtol=1e-6)
+
+
 def test_a_reached_goal_is_redrawn_and_the_successor_sees_the_new_one():
     _, t = play(line(on_success="redraw"), length=1000, steps=60)
     assert not t.episode_end.any()
@@ -128,7 +155,10 @@ def test_a_fall_is_never_a_success():
     _, t = play(simulator, length=50, steps=20, action=2.0)
     assert t.terminated.all()
     assert not t.success.any()
-    np.testing.assert_allclose(t.reward, -0.1 * t.outcome.distance, rtol=1e-5)
+    np.testing.assert_allclose(t.reward, -10.0 - 0.1 * t.outcome.distance, rtol=1e-5)
+    paid = dataclasses.replace(simulator, spec=simulator.spec.charged(0.9))
+    _, t = play(paid, length=50, steps=20, action=2.0)  # 9 steps of lying there, discounted
+    np.testing.assert_allclose(t.reward, -10.0 - 10 * 0.1 * t.outcome.distance, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +243,7 @@ def test_what_the_ant_sees_does_not_depend_on_where_it_stands_or_faces():
         ({"reach": (0.1, 0.5)}, r"reach \(0.1, 0.5\) must lie in the workspace: 0 <= low <= high"),
         ({"reach": (0.2, 0.1)}, r"reach \(0.2, 0.1\) must lie in the workspace"),
         ({"reward": "shaped"}, r"reward \(shaped\) must be one of sparse, dense, difference"),
+        ({"fall_cost": -1.0}, r"fall_cost \(-1.0\) must be finite and at least 0"),
         ({"on_success": "stop"}, r"on_success \(stop\) must be one of end, hold, redraw"),
         ({"name": "juggle"}, r"task \(juggle\) must be one of ant_goal, halfcheetah_velocity"),
     ],

@@ -10,17 +10,20 @@ import jax
 import numpy as np
 import pytest
 
+from envs.text.alfworld import written_game
 from envs.text.demonstrations import demonstrate, write_demonstrations
 from envs.text.describe import opening_text
 from envs.text.engine import admissible_commands, step
 from envs.text.generator import generate_games
 from envs.text.noisy import Noise, demonstrate_noisily
+from envs.text.panels import load_panel
 from envs.text.scores import Episode
 from envs.text.searching import SearchingExpert
-from experiments import alfworld_planner
+from experiments import alfworld_planner, evaluate_text
 from experiments.alfworld_data import (
     Demonstrator,
     entity_tokenizer,
+    find_games,
     kinds_of_things,
     renumbered,
     share_below,
@@ -28,13 +31,24 @@ from experiments.alfworld_data import (
     with_goal,
 )
 from experiments.alfworld_planner import main
+from experiments.evaluate_text import (
+    Settings,
+    _first_games,
+    check_agent,
+    lone_agent,
+    play_panel,
+)
 from experiments.household_episodes import LabelledEpisode, VisitedStates
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import read_command_line
 from jaxagent.models.llm.llama import init_params
 from jaxagent.models.llm.load import LanguageModel, load_model, save_model
+from jaxagent.models.llm.lora import load_lora
+from jaxagent.models.llm.words import SubwordTokenizer
 from jaxagent.planning.household_format import FORMATS, Reply
-from jaxagent.planning.planner_files import load_planner
+from jaxagent.planning.household_player import HouseholdPlayer
+from jaxagent.planning.planner_files import Planner, load_planner, save_planner
+from jaxagent.training.chunks import Position
 from jaxagent.training.packing import Shape
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
 from tests.models.llm.files import small_tokenizer, write_folder
@@ -169,23 +183,110 @@ def test_a_dry_run_says_what_it_amounts_to_and_writes_nothing(tmp_path, small_mo
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_hugging_face_folder_learns_in_full_and_by_low_rank_terms(tmp_path, capsys):
+def small_base(folder):
+    """A Hugging Face folder of a model with twice the positions that episodes are cut to."""
     tokenizer = small_tokenizer()
-    model = small_config(len(tokenizer) + 3, max_positions=2048)
+    model = small_config(len(tokenizer) + 3, max_positions=4096)
     base = LanguageModel(model, init_params(model, jax.random.key(0)), tokenizer, "base")
-    save_model(tmp_path / "model", base)
-    options = [
-        *"--source generated --generated-games 3 --num-updates 2 --warmup-updates 1".split(),
-        *"--num-validations 1 --validation-games 1 --final-games 0 --rows 1".split(),
-        *"--row-tokens 1024 --dtype float32 --num-devices 1 --horizon 2".split(),
-        *("--runs-dir", str(tmp_path), "--preset", f"hf:{tmp_path / 'model'}"),
-    ]
+    save_model(folder, base)
+    return base
+
+
+HUGGING_FACE = (
+    "--source generated --generated-games 3 --num-updates 2 --warmup-updates 1 --num-validations 1 "
+    "--validation-games 1 --final-games 0 --rows 1 --row-tokens 1024 --num-devices 1 --horizon 2"
+).split()
+
+
+def test_a_hugging_face_folder_learns_in_full_and_by_low_rank_terms(tmp_path, capsys):
+    base = small_base(tmp_path / "model")
+    options = [*HUGGING_FACE, "--dtype", "float32", "--runs-dir", str(tmp_path)]
+    options += ["--preset", f"hf:{tmp_path / 'model'}"]
     for name, more in (("full", []), ("low", ["--lora-rank", "2"])):
         assert main([*options, "--name", name, *more]) == 0
         after = load_model(tmp_path / name / "last")
         changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), base.params, after.params)
         assert changed["layers"]["attention"]["query"]["kernel"]
         assert changed["embedding"] == (name == "full")
+    assert not (tmp_path / "full" / "best" / "adapter").exists()
+    # The low-rank terms alone, read back beside the model that they began with.
+    lora, adapters = load_lora(tmp_path / "low" / "best" / "adapter", base.config)
+    told = json.loads((tmp_path / "low" / "best" / "adapter" / "adapter_config.json").read_text())
+    assert (lora.rank, lora.alpha) == (2, 4.0)
+    assert told["base_model_name_or_path"] == str(tmp_path / "model")
+    merged, best = lora.merge(base.params, adapters), load_model(tmp_path / "low" / "best").params
+    jax.tree.map(np.testing.assert_array_equal, merged, best)
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"), [("", "float32"), ("--lora-rank 2", "bfloat16")], ids=["full", "low"]
+)
+def test_frozen_parameters_are_of_the_type_that_computes(more, kept, tmp_path):
+    """What is not learnt needs no more digits than it is computed with; what is learnt does."""
+    small_base(tmp_path / "model")
+    options = [*HUGGING_FACE, "--preset", f"hf:{tmp_path / 'model'}", "--dtype", "bfloat16"]
+    config = read_command_line([*options, *more.split()])
+    learner = alfworld_planner.make_learner(config, find_games(config))
+    params = learner.frozen if more else learner.initial
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {kept}
+    assert learner.imitation.model.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("style", ["plain", "plain-hierarchical"])
+def test_what_a_hugging_face_folder_became_is_evaluated_as_it_was_trained(style, tmp_path, capsys):
+    small_base(tmp_path / "model")
+    options = [*HUGGING_FACE, "--dtype", "bfloat16", "--style", style, "--name", "one"]
+    options += ["--runs-dir", str(tmp_path), "--preset", f"hf:{tmp_path / 'model'}"]
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        keep = alfworld_planner.Run.keep
+
+        def watched(self, params, is_best):
+            keep(self, params, is_best)
+            seen.append(self.player(params))
+
+        patch.setattr(alfworld_planner.Run, "keep", watched)
+        assert main(options) == 0
+    planner = load_planner(tmp_path / "one" / "best")
+    assert planner.style.name == style
+    assert planner.made["config"]["style"] == style
+    (trained, *_), loaded = seen, HouseholdPlayer(planner.playing())
+    assert loaded.slots == trained.slots == 2048  # twice the row's tokens, half the positions
+    assert loaded.model.config.dtype == trained.model.config.dtype == "bfloat16"
+    games = [made.game for made in generate_games(2, 9)]
+    assert play_games(loaded, games, horizon=2) == play_games(trained, games, horizon=2)
+    assert load_model(tmp_path / "one" / "best").config.max_positions == 4096
+    agent = f"planner:{tmp_path / 'one' / 'best'}"
+    check_agent(agent, 0.0, "constrained")
+    panel = _first_games(load_panel("generated_unseen", None, None), 2)
+    episodes, asked = play_panel(panel, Settings(agent, 0.0, 0, 2, 0, "constrained"))
+    assert asked is None
+    assert len(episodes) == 2
+    assert all(all(episode.valid) for episode in episodes)
+    act = lone_agent(agent, 0, games[0])
+    assert len(act([opening_text(games[0], games[0].initial)], [("look",)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("context", 4097, r"context \(4097\) must lie in \[1, 4096\]"),
+        ("context", "all", r"context \('all'\) must lie in"),
+        ("dtype", "float8", r"dtype must be one of float32, bfloat16, found 'float8'"),
+        ("dtype", ["float32"], r"dtype must be one of float32, bfloat16, found \['float32'\]"),
+    ],
+)
+def test_a_changed_description_is_one_line(field, value, message, tmp_path):
+    base = small_base(tmp_path)
+    tokenizer = SubwordTokenizer(base.tokenizer, base.config.vocab_size)
+    planner = Planner(base.config, base.params, tokenizer, FORMATS["plain"], {}, 2048)
+    save_planner(tmp_path, planner)
+    file = tmp_path / "planner.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    with pytest.raises(ValueError, match=message) as refused:
+        load_planner(tmp_path)
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_tokeniser_larger_than_its_model_is_refused(tmp_path, capsys):
@@ -433,6 +534,8 @@ def test_files_and_the_command_line_are_read_in_order(tmp_path):
 
 def test_a_round_plays_each_game_once(small_model):
     class Looker:
+        most_games = 9
+
         def begin(self, openings):
             self.count = len(openings)
 
@@ -445,3 +548,85 @@ def test_a_round_plays_each_game_once(small_model):
     assert episodes[0].task == "stow it"
     assert "stow it" in episodes[0].observations[0]
     assert episodes[1].task == games[1].task_text
+
+
+def described_games(folder, split, count):
+    """Games of the generator as files, with what two people might have written of each."""
+    made = sorted(generate_games(count, 21), key=lambda each: each.game.name)
+    for each in made:
+        place = folder / "json_2.1.1" / split / each.game.name
+        place.mkdir(parents=True)
+        written_game(each.game_data, place)
+        said = [{"task_desc": f"Please do {each.game.name} {who}."} for who in "ab"]
+        annotations = json.dumps({"turk_annotations": {"anns": said}})
+        (place / "traj_data.json").write_text(annotations)
+    return [each.game for each in made]
+
+
+def test_rounds_with_human_goals_play_what_people_wrote(tmp_path, small_model, capsys):
+    described_games(tmp_path, "train", 5)
+    options = [*SHORT, "--source", "alfworld", "--data", str(tmp_path), "--goals", "human"]
+    config = read_command_line([*options, "--dagger", "1", "--dagger-games", "4"])
+    run = alfworld_planner.Run(config, tmp_path / "run", alfworld_planner.Reporter())
+    params = run.learner.imitation.init(jax.random.key(0)).params
+    run._visit(1, params, Position(0, 1))
+    episodes = run.visited.before(2)
+    assert episodes
+    assert all(re.search(r"Your task is to: please do .* [ab]\.$", e.opening) for e in episodes)
+    assert all(turn.label for episode in episodes for turn in episode.turns)
+
+
+def test_a_panel_is_played_by_the_words_of_people(tmp_path, capsys):
+    games = described_games(tmp_path, "valid_seen", 3)
+    panel = load_panel("valid_seen", tmp_path)
+    assert [game.name for game, _ in panel.games] == [game.name for game in games]
+    goals = evaluate_text._human_goals(_first_games(panel, 2), tmp_path)
+    assert goals == [f"please do {game.name.lower()} a" for game in games[:2]]
+    settings = Settings("planner:tiny", 0.0, 0, 2, 0, "free", "human")
+    episodes, _ = play_panel(_first_games(panel, 2), settings, goals)
+    for episode, goal in zip(episodes, goals):
+        assert episode.observations[0].endswith(f"Your task is to: {goal}.")
+    capsys.readouterr()
+    arguments = ["--agent", "planner:tiny", "--panel", "generated_unseen", "--goals", "human"]
+    assert evaluate_text.main(arguments) == 2
+    expected = "error: --goals human: nobody described the games of generated_unseen\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_rounds_of_one_chunk_are_all_kept(tmp_path, small_model, capsys):
+    """A chunk lasts for many updates: three rounds fall into the first one."""
+    options = [*SHORT, "--runs-dir", str(tmp_path), "--dagger", "3", "--dagger-games", "2"]
+    config = read_command_line(options)
+    run = alfworld_planner.Run(config, tmp_path / "run", alfworld_planner.Reporter())
+    params = run.learner.imitation.init(jax.random.key(0)).params
+    for number in (1, 2, 3):
+        run._visit(number, params, Position(0, number))
+    files = sorted(path.name for path in (tmp_path / "run" / "visited").iterdir())
+    assert files == [f"from-000000002-round-00{number}.json" for number in (1, 2, 3)]
+    assert len(run.visited.before(2)) == 6
+    assert not run.visited.before(1)
+    again = VisitedStates(tmp_path / "run" / "visited")
+    assert again.before(2) == run.visited.before(2)
+    run._visit(2, params, Position(0, 2))  # of an attempt that broke off after it
+    assert len(VisitedStates(tmp_path / "run" / "visited").before(2)) == 6
+
+
+def test_files_of_rounds_before_they_were_numbered_are_read(tmp_path):
+    kept = {"format": "jaxagent.visited.1", "episodes": [["a", []]]}
+    (tmp_path / "from-000000003.json").write_text(json.dumps(kept))
+    assert VisitedStates(tmp_path).before(3) == [LabelledEpisode("a", [])]
+    (tmp_path / "from-².json").write_text(json.dumps(kept))
+    with pytest.raises(ValueError, match="a round is named by a number"):
+        VisitedStates(tmp_path)
+
+
+def test_labels_are_the_expert_s_whatever_words_the_task_has():
+    game = next(generate_games(1, 3)).game
+    opening = opening_text(game, game.initial)
+    reworded = with_goal(opening, "be so kind as to do the thing")
+    episode = Episode(game.name, "", "", [opening], ["look", "inventory"], [], [], False)
+    plain, human = (
+        label_episode(game, episode._replace(observations=[o])) for o in (opening, reworded)
+    )
+    assert human[0] == reworded
+    assert human[1] == plain[1]

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +15,13 @@ from PIL import Image
 from rich.console import Console
 
 from envs.course import Course
-from experiments import ant_manager
-from experiments.manager_config import SACManagerConfig, preset, read_config
+from experiments import ant_manager, evaluate
+from experiments.manager_config import (
+    SACManagerConfig,
+    preset,
+    read_command_line,
+    read_config,
+)
 from jaxagent.agents.manager import ManagedSimulator
 from jaxagent.training.checkpoint import Checkpoints
 from jaxagent.training.devices import choose_layout
@@ -148,6 +154,53 @@ def test_a_run_starts_from_another_over_another_skill(off_policy, second, monkey
     assert np.median(cosine[size > 1.0]) > 0.8
 
 
+def test_taken_up_before_its_first_checkpoint_it_still_starts_from_the_other(
+    off_policy, second, tmp_path, monkeypatch
+):
+    """The other run may be gone by then: what it had last was kept."""
+    monkeypatch.setattr(ant_manager, "make_simulator", on_a_point)
+    folder = tmp_path / "second"
+    shutil.copytree(second[0], folder, ignore=shutil.ignore_patterns("checkpoints"))
+    first = off_policy / "first"
+    first.rename(off_policy / "moved")
+    try:
+        options = ["--resume", "--name", "second", "--runs-dir", str(tmp_path)]
+        assert ant_manager.main(options) == 0
+    finally:
+        (off_policy / "moved").rename(first)
+    same(state_of(second[0], 0)[1], state_of(folder, 0)[1])
+    # From here on there is nothing left that it needs of the other.
+    shutil.rmtree(folder / "inputs")
+    assert ant_manager.main(options) == 0
+
+
+def test_a_run_is_evaluated_from_its_folder(off_policy, monkeypatch, capsys):
+    monkeypatch.setattr(ant_manager, "make_simulator", on_a_point)
+    assert evaluate.main([str(off_policy / "first"), "--episodes", "6", "--seed", "5"]) == 0
+    assert evaluate.main([str(off_policy / "first"), "--checkpoint", "0"]) == 0
+    out = off_policy / "first" / "evaluation"
+    results = {path.name: json.loads(path.read_text()) for path in out.glob("*.json")}
+    names = {
+        f"evaluation-iteration-{n}.json"
+        for n in ("4-seed-5-episodes-6", "0-seed-1000000-episodes-4")
+    }
+    assert results.keys() == {*names, "evaluation.json"}
+    found = results["evaluation-iteration-4-seed-5-episodes-6.json"]
+    assert (found["iteration"], found["seed"], found["episodes"]) == (4, 5, 6)
+    assert len(found["returns"][0]) == 6
+    assert results["evaluation.json"]["iteration"] == 0
+    assert (out / "paths.png").exists()
+
+
+def test_a_file_of_options_is_read(tmp_path, capsys):
+    file = tmp_path / "options.yaml"
+    file.write_text("algorithm: sac\ninterval: 7\nsac: {batch_size: 32}\n")
+    config = read_command_line(["--config", str(file), "--interval", "9"])
+    assert (config.algorithm, config.interval, config.sac.batch_size) == ("sac", 9, 32)
+    file.write_text("flat: true\n")
+    assert read_command_line(["--config", str(file)]).run == preset(flat=True).run
+
+
 class Listener(Reporter):
     """Keeps what is said."""
 
@@ -166,7 +219,7 @@ def test_without_correction_and_over_the_same_skill_the_replay_stays(off_policy,
         read_config(off_policy / "first"), start_from=str(off_policy / "first"), skill="turned"
     )
     reporter = Listener()
-    prepare = ant_manager.starter(config, trainer, reporter)
+    prepare = ant_manager.starter(config, off_policy / "new", trainer, reporter)
     same(prepare(before.replace(agent=None, replay=None)), before)
     assert len(reporter.said) == 1
     same(ant_manager.correct(trainer, before, reporter), before)
@@ -202,6 +255,9 @@ def test_a_dry_run_of_the_flat_arm_builds_it_and_writes_nothing(tmp_path, capsys
         ("--subgoal-reach 0", "subgoal_reach (0.0) must be finite and greater than 0"),
         ("--num-envs 12", "num_envs (12) must be divisible by shuffle_groups (8)"),
         ("--resume --name nowhere", "is not a run"),
+        ("--process-id 1", "must be given together with"),
+        ("--config nowhere.yaml", "config (nowhere.yaml) cannot be read"),
+        ("--algorithm", "--algorithm"),
         ("--algorithm dqn", "algorithm (dqn) must be one of ppo, sac"),
         ("--algorithm sac --buffer-size 100", "buffer_size (100) must be at least batch_size"),
         ("--algorithm sac --flat", "flat"),

@@ -1,5 +1,7 @@
 """What a run does is recorded."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -24,6 +26,10 @@ def test_a_run_is_recorded(run, capsys):
     assert recording.steps == 92  # rounded up to 23 for each of 4
     assert "92 steps of reacher_goal-spring, 8 episodes ended" in capsys.readouterr().out
     assert recording.truncated.sum(axis=0).tolist() == [2, 2, 2, 2]
+    with np.load(run / "recording.npz") as file:
+        assert json.loads(str(file["meta"]))["made"] == {
+            "run": "arm", "iteration": 8, "seed": 2_000_000, "num_envs": 4, "deterministic": False,
+        }  # fmt: skip
 
 
 def test_with_and_without_exploration(run):

@@ -1,6 +1,7 @@
 """Skills as a user trains, takes up, evaluates, exports and loads them, on sizes of seconds."""
 
 import dataclasses
+import hashlib
 import importlib
 import json
 
@@ -14,7 +15,7 @@ from PIL import Image
 from envs.goals import goal_simulator
 from envs.randomise import Randomisation, RandomisedBrax
 from experiments import ant_manager, evaluate_skill, train_skills
-from experiments.skills_config import preset
+from experiments.skills_config import GoalConfig, preset, read_command_line, read_config
 from jaxagent.models.skills import load_skill
 from jaxagent.training.curriculum import CurriculumConfig
 from jaxagent.training.metrics import read_metrics
@@ -73,11 +74,22 @@ def test_a_run_is_evaluated_exported_and_loaded(runs, tmp_path, capsys):
     result = json.loads((runs / "arm" / "evaluation" / "evaluation.json").read_text())
     assert result["episodes"] == 8
     assert result["success_rate_interval_95"][0] <= result["success_rate"]
+    assert result["success_rate"] <= result["touched_rate"]
+    assert result["reward"] == "sparse"
     skill = load_skill(file)
     assert skill.meta["task"] == "reacher_goal"
     assert skill.meta["steps"] == 320
     assert skill.meta["seed"] == 0
-    assert "experiments.train_skills --task reacher_goal" in skill.meta["command"]
+    command = skill.meta["command"]
+    assert "experiments.train_skills --task reacher_goal --algorithm sac_her --seed 0" in command
+    again = read_command_line(command.split()[3:])
+    saved = read_config(runs / "arm" / "config.yaml")
+    same = dataclasses.replace(saved.run, name="", runs_dir=again.run.runs_dir)
+    assert again == dataclasses.replace(saved, run=same)  # the whole of it stands in the command
+    beside = json.loads(file.with_suffix(".json").read_text())
+    assert beside["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (beside["command"], beside["iteration"], beside["steps"]) == (command, 8, 320)
+    assert beside["result"]["success_rate"] == result["success_rate"]
     assert skill.meta["result"]["success_rate"] == result["success_rate"]
     _, trainer, state = train_skills.load_run(runs / "arm")
     observation = jnp.linspace(-1, 1, 30).reshape(3, 10)
@@ -200,3 +212,39 @@ def test_evaluation_draws_one_goal_an_episode():
     assert evaluated.spec.on_success == "end"
     assert goal_simulator("reacher_goal").spec.on_success == "hold"
     assert training.name == "ant_goal-spring"
+
+
+def test_a_skill_is_evaluated_by_the_reward_and_the_physics_of_its_run():
+    """Not by the task's own: dense here, on a body whose mass is drawn."""
+    config = dataclasses.replace(
+        preset("reacher_goal", "sac_her"),
+        goals=GoalConfig(reward="dense", fall_cost=3.0),
+        randomisation=Randomisation(randomise_mass=(0.5, 2.0)),
+    )
+    meta = json.loads(json.dumps(evaluate_skill.describe(config)))  # as a file keeps it
+    skill = dataclasses.replace(load_skill("reacher_goal"), meta=meta)
+    options = evaluate_skill.EvaluateSkillConfig(skill="x", episodes=4)
+    _, simulator = evaluate_skill.evaluator(skill, options)
+    assert simulator.spec == train_skills.simulators(config)[1].spec
+    assert (simulator.spec.reward, simulator.spec.fall_cost) == ("dense", 3.0)
+    body = simulator.simulator
+    assert isinstance(body, RandomisedBrax)
+    assert body.strength == 1.0
+    assert body.randomisation == config.randomisation
+
+
+def test_a_saturated_policy_that_knows_nothing_does_not_succeed():
+    """It whirls the arm past nearly every goal, and holds none."""
+    skill = load_skill("reacher_goal")
+    params = jax.tree.map(np.array, skill.params)
+    layers = params.policy_params["params"]
+    fresh = skill.policy.init(jax.random.key(0), jnp.zeros((1, 10)))["params"]
+    wild = {**fresh, "loc": {**fresh["loc"], "kernel": 1500.0 * fresh["loc"]["kernel"]}}
+    assert set(wild) == set(layers)
+    skill = dataclasses.replace(skill, params=params.replace(policy_params={"params": wild}))
+    trainer, _ = evaluate_skill.evaluator(
+        skill, evaluate_skill.EvaluateSkillConfig(skill="x", episodes=200)
+    )
+    _, figures = evaluate_skill.play(skill, trainer, 0)
+    assert figures["touched_rate"] > 0.5
+    assert figures["success_rate"] < 0.05

@@ -10,13 +10,20 @@ import numpy as np
 import pytest
 
 from jaxagent.losses import (
+    AdaptiveLambda,
+    GoalSteps,
+    adapt_lambda,
     categorical_log_prob,
+    choose_goal_steps,
     gae,
+    grpo_advantages,
     lambda_returns,
     masked_mean,
     ppo_loss,
+    relabel,
     staged_lambda,
     tanh_normal_sample,
+    temperature_loss,
 )
 from jaxagent.losses.contract import not_hidden, require_array
 
@@ -48,13 +55,100 @@ def test_mismatched_time_axis_names_argument_axes_and_both_shapes():
         (3, X[..., None], "'next_value' must be Float[T *B], found float32[4, 2, 1]"),
         (4, X, "'episode_end' must be Bool[T *B], found float32[4, 2]"),
         (2, [[0.0]], "'value' must be Float[T *B], found list"),
-        (0, np.zeros((4, 2)), "found numpy.ndarray float64[4, 2] (convert it with jax.numpy"),
+        (2, np.zeros((4, 3)), "'value' must be Float[T *B], found numpy.ndarray float64[4, 3]"),
+        (0, np.zeros((4, 2), int), "'reward' must be Float[T *B], found numpy.ndarray int64[4, 2]"),
+        (0, np.zeros((4, 2), object), "found numpy.ndarray object[4, 2] (convert it with"),
+        (0, np.ma.masked_array(np.zeros((4, 2))), "found numpy.MaskedArray float64[4, 2] (convert"),
+        (0, 0.5, "'reward' must be Float[T *B], found float 0.5"),
+        (4, 1, "'episode_end' must be Bool[T *B], found int 1"),
     ],
 )
 def test_wrong_kind_is_one_line(position, wrong, found):
     arguments = [X, X, X, X, END]
     arguments[position] = wrong
     assert found in message(gae, *arguments, gae_lambda=0.9)
+
+
+def test_numpy_beside_jax_is_named_where_the_axes_differ():
+    array = np.zeros((4, 2), np.float32)
+    assert message(gae, array, X, X[:3], X, END, gae_lambda=0.9) == (
+        "gae: argument 'value' must be Float[T *B], found float32[3, 2] "
+        "beside reward numpy.ndarray float32[4, 2], discount float32[4, 2]"
+    )
+    with pytest.raises(
+        TypeError, match=r"'value' must be Float.*found numpy.ndarray float64\[3, 2"
+    ):
+        jax.jit(lambda v: gae(v, v, np.zeros((3, 2)), X, END, gae_lambda=0.9))(X)
+
+
+def test_integers_of_numpy_that_32_bits_do_not_hold_are_refused():
+    ids = np.array([0, 2**40])
+    found = message(
+        grpo_advantages, np.ones(2), ids, np.ones(2, bool), num_groups=2, spread="none",
+        error=ValueError,
+    )  # fmt: skip
+    assert found == (
+        "grpo_advantages: argument 'group_id' must fit int32 unless jax_enable_x64 is set, "
+        "found 1099511627776"
+    )
+    with jax.enable_x64(True), pytest.raises(ValueError, match=r"group_id must lie in \[0, 2\)"):
+        grpo_advantages(np.ones(2), ids, np.ones(2, bool), num_groups=2, spread="none")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.array, float])
+def test_scalars_of_numpy_are_hyper_parameters_that_are_checked(kind):
+    X2 = np.ones((4, 2))
+    expected = gae(X + 1, X + 1, X, X, END, gae_lambda=0.5)
+    np.testing.assert_array_equal(gae(X2, X2, 0 * X2, X, END, gae_lambda=kind(0.5)), expected)
+    found = message(gae, X, X, X, X, END, gae_lambda=kind(1.5), error=ValueError)
+    assert found == "gae: gae_lambda must lie in [0, 1], found 1.5"
+
+
+def test_static_arguments_may_be_numbers_of_numpy():
+    """A size, a flag, an axis; and one of another kind is refused as before."""
+    values = np.arange(4.0), np.zeros(4, int), np.ones(4, bool)
+    result = grpo_advantages(*values, num_groups=np.int64(1), spread="none")
+    np.testing.assert_allclose(result, [-1.5, -0.5, 0.5, 1.5])
+    assert masked_mean(np.ones((2, 3)), np.ones((2, 3), bool), axis=np.int64(0)).shape == (3,)
+    wrong = message(grpo_advantages, *values, num_groups=np.float64(1), spread="none")
+    assert wrong.startswith("grpo_advantages: argument 'num_groups' must be int, found")
+
+
+def test_numbers_stand_for_arrays_without_axes():
+    one = temperature_loss(0.5, np.ones(3), np.ones(3, bool), target_entropy=-1)
+    same = temperature_loss(jnp.array(0.5), jnp.ones(3), jnp.ones(3, bool), target_entropy=-1)
+    assert one == same
+    assert not one.weak_type
+    assert float(masked_mean(2, True)) == 2.0
+    assert float(categorical_log_prob(np.zeros(4), 3)) == pytest.approx(-np.log(4))
+    assert "'action' must be Int[*B], found float 3.0" in message(
+        categorical_log_prob, np.zeros(4), 3.0
+    )
+    assert "'mask' must be Bool[*S], found int 1" in message(masked_mean, X[0, 0], 1)
+
+
+def test_states_and_rewards_of_numpy():
+    """Fields of a NamedTuple, what a caller's function returns, keys, other byte orders."""
+    key = np.array([0, 7], np.uint32)
+    end, live = np.array([False, True, False, True]), np.ones(4, bool)
+    steps = choose_goal_steps(key, end, live, strategy="final")
+    assert steps.step.tolist() == [1, 1, 3, 3]
+    achieved = np.arange(4.0, dtype=">f4")[:, None]
+    relabelled = relabel(
+        key, 0 * achieved, achieved, np.zeros(4), GoalSteps(*map(np.asarray, steps)),
+        lambda after, goal: (np.asarray(after) == np.asarray(goal)).all(-1).astype(float),
+        relabel_ratio=1e9,
+    )  # fmt: skip
+    assert relabelled.reward.tolist() == [0.0, 1.0, 0.0, 1.0]
+    fresh = AdaptiveLambda(1.0, np.array([3.0]), np.int64(1))
+    held = adapt_lambda(fresh, np.float64(2.0), growth=2, cap=np.float32(1.5))
+    assert [x.tolist() for x in held] == [1.5, [2.0], 2]
+    short = GoalSteps(np.zeros(3, int), np.ones(4, bool))
+    found = message(
+        relabel, key, achieved, achieved, np.zeros(4), short, lambda a, g: a[..., 0],
+        relabel_ratio=1,
+    )  # fmt: skip
+    assert found == "relabel: goal_steps.step must be Int[4], found int32[3]"
 
 
 def test_same_error_while_tracing():

@@ -95,6 +95,25 @@ def test_oracle(name, transform):
 
 
 @each
+def test_numpy_arrays_are_taken_like_those_of_jax(name):
+    """float64 of NumPy is what JAX makes of it: float32; eager, and as constants under jit."""
+    case = CASES[name]
+    arrays = case.arrays((5, 3))
+    expected = jitted(name)(*to_jax(arrays))
+    eager = case.call(*arrays)
+    assert_close(eager, expected, rtol=1e-5, atol=1e-6)
+    position = next(i for i, a in enumerate(arrays) if a.dtype.kind == "f")
+
+    def closed_over(traced):
+        return case.call(*(traced if i == position else a for i, a in enumerate(arrays)))
+
+    assert_close(jax.jit(closed_over)(arrays[position]), expected, rtol=1e-6, atol=1e-6)
+    for a, b in zip(jax.tree.leaves(eager), jax.tree.leaves(expected)):
+        assert isinstance(a, jax.Array)
+        assert (a.dtype, a.weak_type) == (b.dtype, b.weak_type)
+
+
+@each
 def test_oracle_without_a_batch_axis(name):
     case = CASES[name]
     arrays = case.arrays((5,))

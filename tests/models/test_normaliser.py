@@ -1,11 +1,18 @@
 """Running statistics of observations."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagent.models.normaliser import init_normaliser, normalise, update_normaliser
+from jaxagent.models.normaliser import (
+    init_normaliser,
+    known_normaliser,
+    normalise,
+    update_normaliser,
+)
 
 
 def feed(batches):
@@ -62,3 +69,50 @@ def test_devices_merge_to_what_one_would_see():
     one = update_normaliser(init_normaliser(3), batch)
     two = jax.vmap(lambda x: update_normaliser(init_normaliser(3), x, "d"), axis_name="d")(batch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[0], rtol=1e-5), one, two)
+
+
+def after(count, mean=0.0, variance=1.0):
+    """Statistics as a long run leaves them."""
+    full = functools.partial(jnp.full, dtype=jnp.float32)
+    return known_normaliser(full((), count), full((1,), mean), full((1,), count * variance))
+
+
+def exact(normaliser):
+    """The three statistics in float64, pairs added up."""
+    first = normaliser.count, normaliser.mean, normaliser.squared_deviation
+    return [np.asarray(a, np.float64) + np.asarray(b) for a, b in zip(first, normaliser.lost)]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("count", [2**24, 10**8, 2**31])
+def test_a_long_run_counts_every_small_batch(count, size):
+    """The float32 count stood still, and the variance grew; or it counted 4 for every 3."""
+    batches = np.random.default_rng(3).normal(2.0, 3.0, (20_000, size, 1)).astype(np.float32)
+
+    @jax.jit
+    def feed_all(start):
+        def step(statistics, batch):
+            return update_normaliser(statistics, batch), None
+
+        return jax.lax.scan(step, start, jnp.asarray(batches))[0]
+
+    begin = after(count, 1.0, 4.0)
+    found_count, found_mean, found_deviation = exact(feed_all(begin))
+    old_count, old_mean, old_deviation = exact(begin)
+    new = batches.astype(np.float64).reshape(-1, 1)
+    total = old_count + len(new)
+    delta = new.mean(0) - old_mean
+    assert found_count == total
+    np.testing.assert_allclose(found_mean - old_mean, delta * len(new) / total, rtol=1e-4)
+    added = new.var(0) * len(new) + delta**2 * old_count * len(new) / total
+    np.testing.assert_allclose(found_deviation - old_deviation, added, rtol=1e-4)
+
+
+def test_devices_keep_what_float32_loses_alike():
+    batch = jnp.asarray(np.random.default_rng(4).normal(3, 2, (2, 1, 1)), jnp.float32)
+    start = after(10**8)
+    one = update_normaliser(start, batch)
+    two = jax.vmap(lambda x: update_normaliser(start, x, "d"), axis_name="d")(batch)
+    assert exact(one)[0] == 10**8 + 2
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[0], rtol=1e-5), one, two)
+    assert (two.lost[0][0] == two.lost[0][1]).all()

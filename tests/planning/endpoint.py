@@ -57,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def completion(text):
+def completion(text, finish="stop", **message):
     return json.dumps(
         {
             "id": "1",
@@ -67,8 +67,8 @@ def completion(text):
             "choices": [
                 {
                     "index": 0,
-                    "finish_reason": "stop",
-                    "message": {"role": "assistant", "content": text},
+                    "finish_reason": finish,
+                    "message": {"role": "assistant", "content": text} | message,
                 }
             ],
             "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},

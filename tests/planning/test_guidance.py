@@ -82,9 +82,8 @@ def test_a_plan_pays_progress_and_each_arrival_once():
     """0 -> 1 -> 1.5 (inside 0.6 of the first goal) -> aim at (2, 3) -> back."""
     trajectory = walk([(0, 0), (1, 0), (1.5, 0), (1.5, 1), (1.5, 0)])
     state, total, _ = rewards(guidance(**PLAN_ONLY), trajectory)
-    toward = np.array([0.5, 3.0]) / np.hypot(0.5, 3.0)
-    back = np.array([0.5, 2.0]) / np.hypot(0.5, 2.0)
-    np.testing.assert_allclose(total, [1.0, 0.5 + 10.0, toward[1], -back[1]], rtol=1e-5)
+    nearer = np.hypot(0.5, 3.0) - np.hypot(0.5, 2.0)
+    np.testing.assert_allclose(total, [1.0, 0.5 + 10.0, nearer, -nearer], rtol=1e-5)
     assert int(state.cursor[0]) == 1
 
 

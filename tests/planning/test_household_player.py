@@ -1,14 +1,21 @@
 """Playing many games with a cache gives what reading each history afresh gives."""
 
+import jax
 import numpy as np
 import pytest
 
 from envs.text.bridge import BatchEnv
 from envs.text.generator import generate_games
+from experiments.alfworld_data import plain_tokenizer
+from experiments.household_rounds import play_games
+from jaxagent.models.llm.cache import KVCache
+from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.words import SubwordTokenizer
 from jaxagent.planning import household_player
-from jaxagent.planning.household_format import Reply
-from jaxagent.planning.household_player import HouseholdPlayer
+from jaxagent.planning.household_format import FORMATS, Reply
+from jaxagent.planning.household_player import HouseholdPlayer, PlannerModel
 from jaxagent.planning.reply_grammar import reply_grammar
+from tests.models.llm.files import small_tokenizer
 from tests.planning.small_planner import logits_after, small_planner
 
 TURNS = 3
@@ -119,7 +126,7 @@ def test_what_is_dropped_is_read_again_as_if_it_had_never_been():
 
 def test_the_number_of_programs_is_fixed(games):
     model = small_planner("compact", seed=9)
-    household_player._play_turn.clear_cache()
+    household_player.play_turn.clear_cache()
     counts = []
     for _ in range(2):
         player = HouseholdPlayer(model)
@@ -130,7 +137,7 @@ def test_the_number_of_programs_is_fixed(games):
             replies = player.act(observations, info.admissible)
             step = env.step([reply.command for reply in replies])
             observations, info = step.observations, step.info
-        counts.append(household_player._play_turn._cache_size())
+        counts.append(household_player.play_turn._cache_size())
     assert counts[0] == counts[1] <= 4  # few or many new tokens, a small or the full cache
 
 
@@ -212,3 +219,78 @@ def test_free_replies_are_as_long_as_the_longest_command_may_be(games):
     player.act([""], [[f"{LONG} {LONG}"]])
     assert usual == player.grammar.max_tokens < len(player._encoded(f"{LONG} {LONG}"))
     assert player._reply_tokens >= len(player._encoded(f"{LONG} {LONG}"))
+
+
+@pytest.mark.parametrize("places", [117, 300])
+def test_a_long_context_is_paid_for_only_as_far_as_it_is_filled(places, games, monkeypatch):
+    """A model of 8,192 positions reads what is new in pieces, into a cache of what there is."""
+    seen = []
+    for name, place in (("read_piece", 2), ("play_turn", 6)):
+        plain = getattr(household_player, name)
+
+        def watched(*given, plain=plain, place=place):
+            seen.append((given[place + 1].shape[1], given[place].slots))
+            return plain(*given)
+
+        monkeypatch.setattr(household_player, name, watched)
+    model = small_planner("compact", max_positions=8192)
+    player = HouseholdPlayer(model)
+    player.begin([opening_of(3), opening_of(places)])
+    history = player._games[1].opening
+    replies = player.act([""] * 2, [["look"], ["look"]])
+    assert replies[1] == model.style.read(
+        model.tokenizer.decode(greedy_reply(model, history, None))
+    )
+    widths, slots = zip(*seen)
+    assert len(history) > 96 >= max(widths)
+    assert max(slots) < 2 * max(len(history) + 3, 256)
+
+
+SMOLLM2 = LlamaConfig(
+    vocab_size=49152, hidden_size=576, intermediate_size=1536, num_layers=30, num_heads=9,
+    num_kv_heads=3, head_dim=64, max_positions=8192, dtype="bfloat16",
+)  # fmt: skip
+QWEN = LlamaConfig(
+    vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_layers=28, num_heads=12,
+    num_kv_heads=2, head_dim=128, max_positions=32768, dtype="bfloat16",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "slots"), [(SMOLLM2, 2048), (SMOLLM2, 8192), (QWEN, 2048),
+                                               (QWEN, 32768)])  # fmt: skip
+def test_large_models_play_within_the_stated_memory(config, slots, games):
+    tokenizer = plain_tokenizer(games)
+    player = HouseholdPlayer(PlannerModel(config, {}, tokenizer, FORMATS["plain"]), slots=slots)
+    layers, heads = config.num_layers, config.num_kv_heads
+    row = 2 * layers * slots * heads * config.head_dim * 2  # keys and values, two bytes each
+    assert player.most_games * row <= household_player.CACHE_BYTES < (player.most_games + 1) * row
+    cache = jax.eval_shape(lambda: KVCache.create(config, player.most_games, slots))
+    assert cache.keys.size * 2 + cache.values.size * 2 <= household_player.CACHE_BYTES
+
+
+def test_games_are_played_in_batches_whose_caches_fit(games, monkeypatch):
+    begun, begin = [], HouseholdPlayer.begin
+
+    def watched(self, openings):
+        begun.append(len(openings))
+        begin(self, openings)
+
+    monkeypatch.setattr(HouseholdPlayer, "begin", watched)
+    model = small_planner("compact", seed=4)
+    row = 2 * model.config.num_layers * 512 * 2 * 8 * 4
+    whole = play_games(HouseholdPlayer(model), games[:5], horizon=4)
+    parts = play_games(HouseholdPlayer(model, cache_bytes=2 * row), games[:5], horizon=4)
+    assert begun == [5, 2, 2, 1]
+    assert parts == whole
+    play_games(HouseholdPlayer(model, cache_bytes=1), games[:2], horizon=1)
+    assert begun[4:] == [1, 1]  # one game is played in any case
+
+
+def test_the_end_of_a_turn_ends_a_reply():
+    tokenizer = SubwordTokenizer(small_tokenizer(), 300, end_tokens=(7, 9))
+    for style in ("plain", "plain-hierarchical"):
+        grammar = reply_grammar(FORMATS[style], tokenizer)
+        assert (grammar.following[:, [7, 9]] == grammar.end).all()
+        assert grammar.following[grammar.start, 8] == grammar.start
+    ids = tokenizer.encode("look")
+    assert tokenizer.decode([*ids, 7]) == tokenizer.decode(ids) == "look"

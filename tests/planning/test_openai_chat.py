@@ -69,6 +69,7 @@ def test_nothing_is_asked_for_that_the_caller_did_not_ask_for():
         ((200, {}, "[" * 100_000), "bad_response"),
         ((200, {}, '{"choices": []}'), "bad_response"),
         ((200, {}, '{"choices": [{"message": {"content": 3}}]}'), "bad_response"),
+        ((200, {}, '{"choices": [{"message": {"content": ["hi"]}}]}'), "bad_response"),
         ((200, {}, b"\xff\xfe"), "bad_response"),
         ((200, {}, completion("x" * (MAX_BODY + 1))), "reply_too_large"),
     ],
@@ -164,6 +165,65 @@ def test_odd_replies_come_through_as_text():
         reply = OpenAIChat("m", base_url=endpoint.url).complete(ASKED, max_tokens=8)
         assert reply[:2] == ("?", (0, 0))
         OpenAIChat("m", base_url=endpoint.url).complete([Message("user", reply.text)], max_tokens=8)
+
+
+def refusing_schemas(handler):
+    """As endpoints do that know no `response_format`, or not this kind of it."""
+    refuses = "response_format" in handler.server.requests[-1]
+    handler.send(*((400, {}, '{"error": {}}') if refuses else (200, {}, completion("hi"))))
+
+
+def test_an_endpoint_that_refuses_schemas_is_asked_without(caplog):
+    with serving(refusing_schemas) as endpoint:
+        chat = OpenAIChat("m", base_url=endpoint.url)
+        for _ in range(3):
+            assert chat.complete(ASKED, max_tokens=8, schema={"type": "object"}).text == "hi"
+        asked = [request.get("response_format") is not None for request in endpoint.requests]
+    assert asked == [True, False, False, False]  # remembered
+    assert [record.getMessage() for record in caplog.records] == [
+        "m@127.0.0.1 refuses schemas of replies (response_format): asked without from here on"
+    ]
+
+
+def test_a_request_that_is_refused_for_another_reason_keeps_its_schema():
+    with serving((400, {}, "{}"), (400, {}, "{}"), "hi") as endpoint:
+        chat = OpenAIChat("m", base_url=endpoint.url)
+        with pytest.raises(ChatError) as caught:
+            chat.complete(ASKED, max_tokens=8, schema={"type": "object"})
+        assert caught.value.reason == "refused_request"
+        chat.complete(ASKED, max_tokens=8, schema={"type": "object"})
+        assert "response_format" in endpoint.requests[2]
+    with serving((400, {}, "{}"), (500, {}, "{}")) as endpoint:
+        chat = OpenAIChat("m", base_url=endpoint.url)
+        with pytest.raises(ChatError) as caught:
+            chat.complete(ASKED, max_tokens=8, schema={"type": "object"})
+        assert caught.value.reason == "server_error"
+    with serving((400, {}, "{}")) as endpoint:
+        assert failure(endpoint).reason == "refused_request"
+        assert len(endpoint.requests) == 1  # there was no schema to leave out
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "finish"),
+    [
+        (completion("hi"), "hi", "stop"),
+        (completion("hi", None), "hi", "stop"),
+        (completion('{"a', "length"), '{"a', "length"),
+        (completion(None, "length"), "", "length"),
+        (completion("", "content_filter"), "", "declined"),
+        (completion(None, "stop", refusal="I cannot help with that."), "", "declined"),
+        (completion("hi", ["odd"]), "hi", "stop"),
+        (
+            completion([{"type": "thinking", "thinking": []}, {"type": "text", "text": "hi"}]),
+            "hi",
+            "stop",
+        ),
+    ],
+)
+def test_how_a_reply_ended_is_read(body, text, finish):
+    with serving((200, {}, body)) as endpoint:
+        reply = OpenAIChat("m", base_url=endpoint.url).complete(ASKED, max_tokens=8)
+    assert (reply.text, reply.finish) == (text, finish)
 
 
 def test_the_key_is_nowhere_to_be_read():

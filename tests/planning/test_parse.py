@@ -74,8 +74,76 @@ def test_what_is_refused_and_why(text, reason):
     assert len(str(caught.value)) < 200
 
 
+PLAN = '{"a": {"b": 2}}'
+DRAFT = 'Perhaps {"a": 1}? No, {"a": 0}. {'
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"<think>{DRAFT}</think>{PLAN}",
+        f"<think>\n{DRAFT}\n</think>\n\n```json\n{PLAN}\n```",
+        f"{DRAFT}</think>\n{PLAN}",  # the template has opened the thought already
+        f'{{"a": 1}} is what I think.</think>{PLAN}',
+        f"<think></think>{PLAN}",
+        f"<think>{DRAFT}</think> <think>{DRAFT}</think> {PLAN}",
+        f"<think>a <think>{DRAFT}</think> {DRAFT} </think>{PLAN}",
+        f"<thinking>{DRAFT}</thinking><answer>{PLAN}</answer>",
+        f"<THINK>{DRAFT}</THINK >{PLAN}",
+        f"<thought>{DRAFT}</thought>{PLAN}",
+        f"<reasoning>{DRAFT}</reasoning>{PLAN}",
+        f'<think type="long">{DRAFT}</think>{PLAN}',
+        f"<seed:think>{DRAFT}</seed:think>{PLAN}",
+        f"[THINK]{DRAFT}[/THINK]{PLAN}",
+        f"◁think▷{DRAFT}◁/think▷{PLAN}",
+        f"<|START_THINKING|>{DRAFT}<|END_THINKING|><|START_RESPONSE|>{PLAN}<|END_RESPONSE|>",
+        f"<|channel|>analysis<|message|>{DRAFT}<|end|><|start|>assistant<|channel|>final<|message|>"
+        f"{PLAN}<|return|>",
+        f"<|channel|>analysis<|message|>{DRAFT}<|end|><|channel|>final <|constrain|>json<|message|>"
+        f"{PLAN}",
+        f"analysis{DRAFT}assistantfinal{PLAN}",
+        f"<|channel>thought\n{DRAFT}<channel|>{PLAN}",
+        f"<think>{DRAFT * 1000}</think>{PLAN}",  # longer than an answer may be
+        f"{PLAN} <think>{DRAFT}",  # behind the answer
+    ],
+)
+def test_a_draft_in_a_thought_is_not_the_answer(reply):
+    assert read_json_object(reply) == {"a": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (f"<think>{DRAFT}", "unfinished_thought"),
+        (f"<think>{PLAN}", "unfinished_thought"),
+        (f"Well. <thinking>{PLAN}", "unfinished_thought"),
+        (f"[THINK]{PLAN}", "unfinished_thought"),
+        (f"I will {{think}}. <think>{PLAN}", "unfinished_thought"),
+        ("<think> where is the corner", "unfinished_thought"),
+        (f"<|channel|>analysis<|message|>{PLAN}", "unfinished_thought"),
+        (f"<think>{DRAFT}</think><think>{PLAN}", "unfinished_thought"),
+        (f"<think>{PLAN}</think>", "empty"),
+        (f"<think>{PLAN}</think>\n\n", "empty"),
+        (f"{PLAN}</think> walk to the corner", "no_json"),
+        (f"<think>{'x' * 300_000}</think>{PLAN}", "too_long"),
+    ],
+)
+def test_a_thought_without_an_answer_is_refused(reply, reason):
+    with pytest.raises(RefusedReply) as caught:
+        read_json_object(reply)
+    assert caught.value.reason == reason
+    assert reason in REFUSALS
+
+
+def test_a_mark_that_is_quoted_is_no_thought():
+    for mark in ("<think>", "</think>", "<think></think>"):
+        assert read_json_object(json.dumps({"a": mark})) == {"a": mark}
+    assert read_json_object('Here: {"a": "<think>"}') == {"a": "<think>"}
+
+
 PIECES = st.sampled_from(
     ['{', '}', '[', ']', '"', "'", "\\", ":", ",", "1", "-", "e9", "NaN", "a", "é", "\ud800", "\n",
+     "<think>", "</think>", "[THINK]", "assistantfinal",
      "```", "null", " ", "{'a': ", '{"a": ', "\x00"]
 )  # fmt: skip
 
@@ -119,8 +187,10 @@ def test_what_json_wrote_is_read_back(value, prose):
 
 
 @pytest.mark.parametrize(
-    "unit", ["{", "[]", '"', "'", '\\"', "{'", '{"a":"', "\\", "{}", "}{", '{"a" ', "x"]
-)
+    "unit",
+    ["{", "[]", '"', "'", '\\"', "{'", '{"a":"', "\\", "{}", "}{", '{"a" ', "x", "<", "<think",
+     "think", "<think>", "</think>", "</think ", "<|channel|>final", "<|", "[THINK", "<think x"],
+)  # fmt: skip
 def test_no_reply_takes_longer_than_its_length_deserves(unit):
     """The longest reply that is read; a quadratic scan of it takes seconds."""
     text = "{" * 3 + unit * (MAX_CHARACTERS // len(unit) - 4)
@@ -132,7 +202,7 @@ def test_no_reply_takes_longer_than_its_length_deserves(unit):
 
 def test_a_megabyte_is_refused_at_once():
     begin = time.process_time()
-    for text in ("{" * 2**20, '{"a": "' + "x" * 2**20 + '"}', " " * 2**20):
+    for text in ("{" * 2**20, '{"a": "' + "x" * 2**20 + '"}', " " * 2**20, "</think>" * 2**17):
         with pytest.raises(RefusedReply):
             read_json_object(text)
     assert time.process_time() - begin < 0.05

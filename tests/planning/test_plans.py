@@ -50,13 +50,17 @@ def test_what_is_written_is_read_back(tmp_path):
         ("sub_goals:\n - target: [[1], 2]\n", r":2: target \(a collection\) must be a finite"),
         ("sub_goals:\n - target: [1, 2]\n   target: [3, 4]\n", r":3: key 'target' stands twice"),
         ("sub_goals:\n - {target: [1, 2]\n", r": not YAML or JSON"),
+        ("sub_goals: " + "[" * 2000 + "]" * 2000, r": nested too deep for a plan"),
+        (b"sub_goals:\n - target: [1, 2] # \xe9\n", r":2: not text in UTF-8"),
+        ("sub_goals: []\n".encode("utf-16"), r":1: not text in UTF-8"),
     ],
 )
 def test_a_wrong_plan_is_refused_with_its_line(tmp_path, text, message):
     path = tmp_path / "plan.yaml"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=message) as refusal:
         load_plan(path)
+    assert "\n" not in str(refusal.value)
     assert str(refusal.value).startswith(str(path))
     assert "\n" not in str(refusal.value)
 

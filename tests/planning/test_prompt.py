@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxagent.planning.chat import Message, estimate_tokens
-from jaxagent.planning.prompt import PromptTooLong, first_kept, fit_prompt, load_prompt, quoted
+from jaxagent.planning.prompt import PromptTooLong, fit_prompt, load_prompt, quoted
 
 
 def template(tmp_path, text, fields=("task",), turn=False):
@@ -75,11 +75,12 @@ def test_letters_of_every_script_stay_readable():
     )
 
 
-def test_history_is_dropped_in_blocks():
-    kept = [count - first_kept(count, 4) for count in range(14)]
-    assert kept == [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1]
-    assert [first_kept(n, 0) for n in (0, 1, 5)] == [0, 1, 5]
-    assert max(n - first_kept(n, 20, 8) for n in range(100)) == 20
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_as_much_of_the_history_is_kept_as_fits(history, fitting):
+    room = estimate_tokens(render(fitting, "seen"))
+    messages, dropped = fit_prompt(render, history, "seen", room, estimate_tokens)
+    assert messages == render(min(history, fitting), "seen")
+    assert dropped == (history > fitting)
 
 
 def render(kept, observation):

@@ -110,6 +110,30 @@ def test_the_breaker_opens_tries_once_and_closes():
     assert (breaker.state, breaker.allow(), breaker.allow()) == ("closed", True, True)
 
 
+def test_a_probe_that_is_never_heard_of_again_is_given_up():
+    clock = Clock()
+    breaker = CircuitBreaker(1, 30.0, clock, probe_timeout=100.0)
+    breaker.fail()
+    clock.now += 30.0
+    assert [breaker.allow(), breaker.allow()] == [True, False]
+    clock.now += 99.0
+    assert not breaker.allow()
+    clock.now += 1.0
+    assert [breaker.allow(), breaker.allow()] == [True, False]
+    breaker.succeed()
+    assert breaker.state == "closed"
+
+
+def test_a_refused_request_is_not_ill_health():
+    clock = Clock()
+    chat, inner = resilient(clock, failing("refused_request"), failures=3)
+    for _ in range(5):
+        with pytest.raises(ChatError) as caught:
+            chat.complete(ASKED, max_tokens=4)
+        assert caught.value.reason == "refused_request"
+    assert (len(inner.asked), chat.breaker.state) == (5, "closed")
+
+
 def test_an_open_breaker_makes_no_call():
     clock = Clock()
     chat, inner = resilient(clock, failing(), failures=2, attempts=5)
@@ -187,6 +211,7 @@ class _Raises(ScriptedChat):
         (lambda: Backoff(first=3.0, longest=2.0), r"first \(3.0\), longest \(2.0\)"),
         (lambda: Backoff(factor=0.5), r"factor \(0.5\)"),
         (lambda: CircuitBreaker(0), r"failures \(0\) must be at least 1"),
+        (lambda: CircuitBreaker(probe_timeout=0.0), r"probe_timeout \(0.0\) greater than 0"),
     ],
 )
 def test_bounds_that_make_no_sense_are_refused(make, message):

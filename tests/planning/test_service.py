@@ -162,6 +162,44 @@ def test_a_slow_source_is_overtaken_and_its_late_answer_kept():
         assert guidance.ask(at(0.0)).answer == plan_to(1.0, source="slow")
 
 
+def test_two_slow_sources_do_not_lock_a_breaker_that_is_half_open():
+    """The answer of the first, which comes late, ends the query that was to try the second."""
+    clock, first, second = Clock(), Gate(), Gate(lambda query: None)
+    sources = (Source("first", first, quality=2.0), Source("second", second, quality=1.0))
+    settings = ServiceSettings(timeout=5.0, failures=1, cooldown=30.0)
+    with service(*sources, settings=settings, clock=clock) as guidance:
+        guidance.ask(at(0.0))
+        first.started.acquire(timeout=60)
+        clock.now = 6.0
+        guidance.ask(at(0.0))  # the first is too slow: the second is asked, and fails
+        second.started.acquire(timeout=60)
+        second.open.release()
+        first.open.release()
+        guidance.wait(at(0.0), timeout=60)
+        assert guidance.metrics()["sources"]["second"]["breaker"] == "open"
+        clock.now = 40.0  # both are half-open: one query each decides
+        guidance.ask(at(100.0))
+        first.started.acquire(timeout=60)
+        clock.now = 46.0
+        guidance.ask(at(100.0))
+        second.started.acquire(timeout=60)
+        first.open.release()  # late; the query of the second is nobody's any more
+        guidance.wait(at(100.0), timeout=60)
+        second.open.release()
+        clock.now = 80.0
+        for x in (200.0, 300.0):
+            guidance.ask(at(x))
+            clock.now += 6.0
+            guidance.ask(at(x))
+        asked = [query.position[0] for query in second.asked]
+        for gate in (first, second):
+            for _ in range(8):
+                gate.open.release()
+        guidance.wait(at(300.0), timeout=60)
+    assert asked[:2] == [0.0, 100.0]
+    assert len(second.asked) > 2, "the second source is never tried again"
+
+
 def test_a_job_that_was_taken_away_is_not_done_twice():
     clock, gate = Clock(), Gate()
     with service(Source("slow", gate), settings=ServiceSettings(timeout=5.0), clock=clock) as guide:

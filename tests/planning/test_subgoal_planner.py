@@ -81,6 +81,22 @@ def test_the_conversation_only_grows_at_its_end():
         assert len(after) == len(before) + 2
 
 
+@pytest.mark.parametrize("most", [8, 3, 0])
+def test_the_last_sub_goals_are_shown_however_many_there_were(most):
+    chat = ScriptedChat(TAKE)
+    planner = SubGoalPlanner(chat, RulePlanner(), settings=AskSettings(history=most))
+    results = ()
+    for turn in range(20):
+        planner.propose(VIEW._replace(observation=f"You see a apple {turn}.", results=results))
+        shown = [message for message in chat.asked[-1] if message.content == TAKE]
+        assert len(shown) == min(turn, most)  # at the ninth sub-goal, the eight before it
+        told = "".join(message.content for message in chat.asked[-1])
+        assert [number for number in range(turn) if f"took {number} steps" in told] == list(
+            range(turn)[-most:] if most else []
+        )
+        results += (Result("take apple", f"took {turn} steps"),)
+
+
 def test_a_new_task_is_a_new_conversation():
     chat = ScriptedChat(TAKE)
     planner = SubGoalPlanner(chat, RulePlanner())

@@ -42,7 +42,7 @@ def make_trainer(
     simulator: GoalSimulator | None = None,
 ) -> OffPolicyTrainer:
     simulator = simulator or line(on_success="hold", reach=(1.0, 3.0))
-    sizes = config.sizes(run.num_envs, run.unroll_length, run.episode_length)
+    sizes = config.sizes(run.num_envs, run.unroll_length)
     env = VectorEnv(simulator, run.episode_length)
     return OffPolicyTrainer(
         env=env,
@@ -63,7 +63,7 @@ def make_trainer(
         num_iterations=run.num_iterations,
         evaluation_episodes=run.evaluation_episodes,
         evaluation_length=run.episode_length,
-        replay=Replay(sizes.rows, sizes.row_length, sizes.window),
+        replay=Replay(sizes.rows, sizes.row_length),
         groups=config.sample_groups,
         warmup_iterations=sizes.warmup_iterations,
     )

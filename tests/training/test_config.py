@@ -105,6 +105,11 @@ def test_a_mistake_is_one_line_and_status_two(capsys, arguments, message):
         ("ppo: {clip_epsilon: 1,\n  clip_epsilon: 2}\n", "yaml:2): clip_epsilon is given twice"),
         ("total_steps: 1.5e0\n", "total_steps ('1.5e0') must be of type int"),
         ("clip_epsilon: 0\n", "clip_epsilon (0.0) must be a positive"),
+        ("a: " + "[" * 2000 + "]" * 2000, "options.yaml) is nested too deep to be read"),
+        ("seed: " + "1" * 5000, "options.yaml) is not YAML"),
+        ("seed: !!bool maybe", "options.yaml) is not YAML"),
+        ("seed: !!timestamp soon", "options.yaml) is not YAML"),
+        ("seed: 2024-13-45", "options.yaml) is not YAML"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line(capsys, tmp_path, text, message):
@@ -135,6 +140,18 @@ def test_every_option_has_help():
                 continue
             after = source.split(f"    {field.name}: ", 1)[1].split("\n", 1)[1]
             assert after.lstrip().startswith('"""'), field.name
+
+
+@pytest.mark.parametrize(("iterations", "asked"), [(23, 12), (24, 12), (13, 12), (5, 12), (7, 1)])
+def test_there_are_as_many_evaluations_as_were_asked_for(iterations, asked):
+    run = RunConfig(
+        total_steps=iterations * 128, num_envs=16, unroll_length=8, num_evaluations=asked
+    )
+    at = run.evaluation_iterations
+    assert len(at) == min(asked, iterations)
+    assert at[-1] == iterations
+    distances = {after - before for before, after in zip((0, *at), at)}
+    assert max(distances) - min(distances) <= 1
 
 
 def test_iterations_cover_the_steps():

@@ -14,10 +14,11 @@ from envs.probe import ProbeSimulator, goal_reach
 from jaxagent.training.checkpoint import CheckpointError, Checkpoints
 from jaxagent.training.evaluate import evaluate
 from jaxagent.training.interruption import Interrupted
-from jaxagent.training.loop import NonFiniteTraining, switch_guidance
+from jaxagent.training.loop import switch_guidance
 from jaxagent.training.metrics import read_metrics
+from jaxagent.training.nonfinite import NonFiniteTraining
 from jaxagent.training.trials import compare_arms, removal_test
-from tests.training.probe_run import make_arm, make_trainer, run_config
+from tests.training.probe_run import LENGTH, NUM_ENVS, make_arm, make_trainer, run_config
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +268,8 @@ def test_three_non_finite_updates_in_a_row_stop_the_run(tmp_path):
         "init",
         lambda seeds: init(seeds).replace(agent=init(seeds).agent.replace(critic_params=poisoned)),
     )
-    with pytest.raises(NonFiniteTraining, match="3 updates in a row, at iteration 3"):
+    names = "gradients of policy_loss and value_loss were not finite in "
+    with pytest.raises(NonFiniteTraining, match=f"^{names}3 updates in a row, at iteration 3"):
         arm.train(resume=False)
     dump = Checkpoints(tmp_path / "bad" / "nonfinite", 1)
     like = trainer.abstract_state(1)
@@ -277,6 +279,56 @@ def test_three_non_finite_updates_in_a_row_stop_the_run(tmp_path):
     assert int(restored.agent.nonfinite_updates[0]) == 3
     # Nothing non-finite reached the policy.
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(restored.agent.policy_params))
+
+
+def test_one_bad_seed_is_stopped_and_the_others_go_on(arm, finished, tmp_path):
+    """Seed 1 gets critics that are no numbers; seed 0 learns what it learns alone."""
+    run = run_config(6, num_seeds=2)
+    trainer = arm.trainer
+    fresh = trainer.init([0, 1])
+    critics = jax.tree.map(lambda x: x.at[1].set(jnp.nan), fresh.agent.critic_params)
+    programs = trainer.compile(fresh)
+    said: list[str] = []
+    both = dataclasses.replace(
+        make_arm(tmp_path / "both", run, trainer, programs),
+        reporter=Listening(arm.reporter, said),
+        prepare=lambda state: state.replace(agent=state.agent.replace(critic_params=critics)),
+    )
+    state, _ = both.train(resume=False)
+    (line,) = (text for text in said if "stopped" in text)
+    assert f"{3 * NUM_ENVS * LENGTH:,} steps   seed 1 is stopped" in line
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a[0], b[0], rtol=1e-3, atol=1e-5),
+        bits(state.agent.policy_params),
+        bits(finished[0].agent.policy_params),
+    )
+    records = read_metrics(both.folder / "metrics.jsonl")
+    trained = [r for r in records if r["kind"] == "train"]
+    assert [r.get("stopped_seeds", []) for r in trained] == [[], [], [1], [1], [1], [1]]
+    assert records[-1]["stopped_seeds"] == [1]
+    assert all(np.isfinite(r["policy_loss"]) for r in trained[3:])
+    # Stopped means stopped: with critics that are numbers again it learns no more.
+    healed = jax.tree.map(lambda x: jnp.nan_to_num(x), state.agent.critic_params)
+    state = state.replace(agent=state.agent.replace(critic_params=healed))
+    before = bits(state.agent)
+    after, _ = programs.iterate(jax.device_put(state, trainer.shardings(state)))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[1], b[1]), before, bits(after.agent))
+    said.clear()
+    dataclasses.replace(both).train(resume=True)
+    assert "seed 1 is stopped" in "".join(said)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_once(arm, tmp_path):
+    """A squared error overflows while its gradient is still a number."""
+
+    def iterate(state):
+        state, metrics = arm.programs.iterate(state)
+        return state, metrics | {"value_loss": metrics["value_loss"] + np.inf}
+
+    overflowing = again(arm, tmp_path / "inf", programs=arm.programs._replace(iterate=iterate))
+    with pytest.raises(NonFiniteTraining, match=r"^value_loss is not finite \(inf\), at iter.* 1;"):
+        overflowing.train(resume=False)
+    assert (tmp_path / "inf" / "nonfinite" / "1").exists()
 
 
 def test_a_foreign_checkpoint_is_refused(arm, finished, tmp_path):

@@ -1,32 +1,28 @@
 """What a run leaves behind: records, pictures, pages, run folders, audit."""
 
 import base64
+import itertools
 import json
 import re
+import sys
+import time
+import types
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from experiments.ant_config import read_command_line
 from jaxagent.training.audit import Audit
-from jaxagent.training.config import RunConfig
-from jaxagent.training.metrics import MetricsLog, bootstrap_interval, read_metrics
+from jaxagent.training.config import RunConfig, to_plain
+from jaxagent.training.metrics import MetricsLog, read_metrics
 from jaxagent.training.plots import plot_curves, plot_paths
 from jaxagent.training.render import write_gif, write_html
-from jaxagent.training.run_folder import open_run_folder, write_config
+from jaxagent.training.run_folder import open_run_folder, record_of, write_config
 from jaxagent.training.trials import steps_to_reach
 from jaxagent.types import Skeleton
-
-
-def test_the_bootstrap_interval_covers_the_mean():
-    """A nominal 95 % interval of 20 normal numbers; percentile bootstraps run a little short."""
-    generator = np.random.default_rng(0)
-    hits = 0
-    for _ in range(300):
-        low, high = bootstrap_interval(generator.normal(3.0, 2.0, 20), draws=400)
-        hits += low <= 3.0 <= high
-    assert 0.88 <= hits / 300 <= 0.98
-    assert bootstrap_interval(np.array([5.0])) == (5.0, 5.0)
 
 
 def test_records_are_strict_json_and_resume_cuts_what_comes_later(tmp_path):
@@ -44,6 +40,67 @@ def test_records_are_strict_json_and_resume_cuts_what_comes_later(tmp_path):
     log.close()
     records = read_metrics(tmp_path / "metrics.jsonl")
     assert [(r["iteration"], r["kl"]) for r in records] == [(1, None), (2, None), (3, 0.5)]
+
+
+def test_a_run_that_begins_anew_begins_its_records_anew(tmp_path):
+    log = MetricsLog(tmp_path, None, False, {})
+    log.write("train", 1, 10, {"kl": 1.0})
+    log.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "iter')  # and killed while writing
+    log = MetricsLog(tmp_path, None, False, {})
+    log.write("train", 1, 10, {"kl": 2.0})
+    log.close()
+    assert [r["kl"] for r in read_metrics(tmp_path / "metrics.jsonl")] == [2.0]
+
+
+def shown_by_tensorboard(folder):
+    """(step, value) of what TensorBoard shows: a START hides what came before, from its step on."""
+    shown = []
+    for file in sorted(folder.iterdir(), key=lambda path: path.name):
+        content = file.read_bytes()
+        while content:
+            length = int.from_bytes(content[:8], "little")
+            event = Event.FromString(content[12 : 12 + length])
+            content = content[16 + length :]
+            if event.session_log.status == SessionLog.START:
+                shown = [point for point in shown if point[0] < event.step]
+            shown += [(event.step, value.simple_value) for value in event.summary.value]
+    return shown
+
+
+@pytest.mark.parametrize(("resume_from", "kept"), [(2, [100, 200]), (None, [])])
+def test_tensorboard_hides_what_is_computed_again_and_nothing_else(
+    tmp_path, monkeypatch, resume_from, kept
+):
+    """Scalars stand at environment steps, checkpoints at iterations."""
+    seconds = itertools.count(1_000_000_000)
+    monkeypatch.setattr(time, "time", lambda: float(next(seconds)))  # a name for each file
+    log = MetricsLog(tmp_path, None, False, {})
+    for iteration in (1, 2, 3):
+        log.write("train", iteration, 100 * iteration, {"kl": 0.5})
+    log.close()
+    log = MetricsLog(tmp_path, resume_from, False, {})
+    log.write("train", 3, 300, {"kl": 0.25})
+    log.close()
+    shown = shown_by_tensorboard(tmp_path / "tensorboard")
+    assert shown == [*((step, 0.5) for step in kept), (300, 0.25)]
+
+
+def test_a_run_that_is_taken_up_is_the_same_run_at_weights_and_biases(tmp_path, monkeypatch):
+    begun = []
+
+    def init(**options):
+        begun.append(options)
+        return types.SimpleNamespace(log=lambda *a, **k: None, finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    for name, resume_from in (("one", None), ("one", 0), ("other", None)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        MetricsLog(tmp_path / name, resume_from, True, {}).close()
+    first, again, other = (options["id"] for options in begun)
+    assert first == again != other
+    assert all(options["resume"] == "allow" for options in begun)
 
 
 def test_a_broken_record_in_the_middle_is_refused(tmp_path):
@@ -135,6 +192,23 @@ def test_run_folders_are_numbered_and_never_overwritten(tmp_path):
         open_run_folder(RunConfig(runs_dir=str(tmp_path), name="ant-9"), "ant", resume=True)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_configuration_that_is_kept_says_nothing_of_one_start(tmp_path, resume):
+    """Given to --config it begins that very run anew, whatever it was started by."""
+    file = tmp_path / "options.yaml"
+    file.write_text("total_steps: 100000\n")
+    options = ["--config", str(file), "--name", "one", "--runs-dir", str(tmp_path), "--dry-run"]
+    options += ["--coordinator", "a:1", "--num-processes", "2", "--process-id", "1"]
+    config = read_command_line([*options, *(["--resume"] if resume else [])], "cpu")
+    write_config(tmp_path / "one", to_plain(config))
+    again = read_command_line(["--config", str(tmp_path / "one" / "config.yaml")], "cpu")
+    assert (again.resume, again.dry_run, again.run.name) == (False, False, "")
+    run = again.run
+    assert (run.coordinator, run.num_processes, run.process_id) == (None, None, None)
+    assert run.total_steps == 100_000
+    assert record_of(again) == yaml.safe_load((tmp_path / "one" / "config.yaml").read_text())
+
+
 def rings(audit: Audit, total, env) -> int:
     return sum(audit.observe(float(t), float(e)) for t, e in zip(total, env))
 
@@ -147,10 +221,40 @@ def test_the_audit_rings_once_when_the_total_rises_and_the_task_falls():
     assert rings(Audit(), down, down) == 0
 
 
-def test_noise_does_not_ring_the_audit():
+def remembering(generator, runs, memory, length=400):
+    """[runs, length] noise, correlated from one iteration to the next."""
+    noise = generator.normal(size=(runs, length))
+    for i in range(1, length):
+        noise[:, i] = memory * noise[:, i - 1] + np.sqrt(1 - memory**2) * noise[:, i]
+    return noise
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.9])
+@pytest.mark.parametrize("kind", ["apart", "added", "mirrored"])
+def test_noise_rings_the_audit_in_less_than_a_fiftieth_of_the_runs(kind, memory):
+    """As stated in its documentation; `added` is R_total = R_env + R_guidance, both noise."""
     generator = np.random.default_rng(1)
-    alarms = [rings(Audit(), *generator.normal(0, 1, (2, 200))) for _ in range(20)]
-    assert sum(alarm > 0 for alarm in alarms) <= 6
+    env, other = remembering(generator, 100, memory), remembering(generator, 100, memory)
+    total = {"apart": other, "added": env + other, "mirrored": -env}[kind]
+    alarms = sum(rings(Audit(), *pair) > 0 for pair in zip(total, env))
+    assert alarms <= 2
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.8])
+def test_slow_hacking_over_noise_rings_the_audit(memory):
+    """12 or 25 standard deviations in 400 iterations; nine of ten runs are caught."""
+    generator = np.random.default_rng(2)
+    env, other = remembering(generator, 20, memory), remembering(generator, 20, memory)
+    drift = np.linspace(0.0, 12.0 if memory == 0 else 25.0, 400)
+    caught = [rings(Audit(), t + drift, e - drift) > 0 for t, e in zip(other, env)]
+    assert sum(caught) >= 18
+
+
+def test_a_lost_iteration_and_a_constant_reward_do_not_ring_or_blind_the_audit():
+    up, down = np.linspace(0, 1, 80), np.linspace(1, 0, 80)
+    up[::7] = np.nan
+    assert rings(Audit(), up, down) == 1
+    assert rings(Audit(), np.full(90, 0.1), np.full(90, 0.3)) == 0
 
 
 def test_the_audit_goes_on_after_a_resume():

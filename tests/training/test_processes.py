@@ -75,20 +75,59 @@ def test_half_a_description_of_processes_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, False),
-        ({"SLURM_NTASKS": "1"}, False),
-        ({"SLURM_NTASKS": "4"}, True),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
-        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
-        ({"TPU_WORKER_HOSTNAMES": "a"}, False),
+        ({}, None),
+        # The shell of a job, as sbatch starts it: srun would start four tasks.
+        ({"SLURM_NTASKS": "4"}, None),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, None),
+        # Of `salloc`, a step of its own with a reserved number, and inside `srun --pty bash`.
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290"}, None),
+        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, None),
+        (
+            {
+                "SLURM_NTASKS": "4",
+                "SLURM_STEP_NUM_TASKS": "1",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_ID": "0",
+            },
+            None,
+        ),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}, "SLURM"),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_ID": "7"}, "SLURM"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI"),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, "Cloud TPU"),
+        ({"TPU_WORKER_HOSTNAMES": "a"}, None),
     ],
 )
 def test_a_launcher_is_recognised_by_its_variables(monkeypatch, variables, expected):
-    for name in devices._LAUNCHERS.values():
-        monkeypatch.delenv(name, raising=False)
+    launched_by(monkeypatch, variables)
+    joined = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *address: joined.append(address))
+    assert devices._launcher() == expected
+    join_processes(None, None, None)
+    assert joined == ([()] if expected else [])
+
+
+def launched_by(monkeypatch, variables):
+    for marks, counters in devices._LAUNCHERS.values():
+        for name in (*marks, *counters):
+            monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert devices._started_by_launcher() is expected
+
+
+def test_a_launcher_that_does_not_say_enough_is_named_in_one_line(monkeypatch):
+    """JAX wants to know the nodes of the step as well."""
+    launched_by(monkeypatch, {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"})
+
+    def fail(*address):
+        raise ValueError("coordinator_address\nshould be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", fail)
+    with pytest.raises(ValueError, match=r"^SLURM started this process .* should be def") as said:
+        join_processes(None, None, None)
+    assert "\n" not in str(said.value)
+    with pytest.raises(ValueError, match=r"^process_id \(1\) of num_processes \(2\) cannot join"):
+        join_processes("127.0.0.1:1", 2, 1)
 
 
 def test_the_layout_takes_all_devices_that_divide():

@@ -13,7 +13,8 @@ from jaxagent.agents.planner import Imitation, ImitationConfig
 from jaxagent.training.checkpoint import CheckpointError
 from jaxagent.training.chunks import Position, grouped, stream
 from jaxagent.training.interruption import Interrupted
-from jaxagent.training.loop import NonFiniteTraining
+from jaxagent.training.metrics import read_metrics
+from jaxagent.training.nonfinite import NonFiniteTraining
 from jaxagent.training.packing import pack
 from jaxagent.training.progress import Reporter
 from jaxagent.training.sft import SFTRunConfig, Teaching, Validation, data_mesh
@@ -27,14 +28,16 @@ def chunk(number: int):
     return pack(episodes(40, seed=number), SHAPE)
 
 
-def teaching(folder, updates=7, between=None, make=chunk, config=CONFIG, devices=1, **changes):
+def teaching(
+    folder, updates=7, between=None, make=chunk, config=CONFIG, devices=1, validations=2, **changes
+):
     agent = Imitation(MODEL, config, updates, factors=TOKENIZER.factors)
     return Teaching(
         imitation=agent,
         chunk=make,
         validate=lambda params: Validation(0.5, {"success": 0.5}),
         keep=lambda params, is_best: None,
-        run=SFTRunConfig(num_updates=updates, num_validations=2, **changes),
+        run=SFTRunConfig(num_updates=updates, num_validations=validations, **changes),
         mesh=data_mesh([4], devices),
         folder=folder,
         reporter=Reporter(),
@@ -67,11 +70,37 @@ def test_a_run_taken_up_in_the_middle_ends_with_the_same_parameters(tmp_path, ca
     same(whole, resumed)
     lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    assert [r["iteration"] for r in records if r["kind"] == "evaluation"] == [3, 6, 7]
+    assert [r["iteration"] for r in records if r["kind"] == "evaluation"] == [3, 7]
     assert (
         records[-2]["steps"]
         == json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-2])["steps"]
     )
+
+
+def test_what_was_counted_belongs_to_the_checkpoint(tmp_path):
+    """Killed between two checkpoints, none of which falls on a record of the updates."""
+
+    def die(params, position):
+        raise RuntimeError("killed")
+
+    teaching(tmp_path / "whole").train(resume=False)
+    with pytest.raises(RuntimeError, match="killed"):
+        teaching(tmp_path / "cut", between={5: die}).train(resume=False)
+    teaching(tmp_path / "cut").train(resume=True)
+    whole, cut = (
+        {r["iteration"]: r["steps"] for r in read_metrics(tmp_path / name / "metrics.jsonl")}
+        for name in ("whole", "cut")
+    )
+    assert whole[3] > 0
+    assert cut == whole
+
+
+@pytest.mark.parametrize("validations", [1, 3, 5, 7, 9])
+def test_there_are_as_many_validations_as_were_asked_for(tmp_path, validations):
+    at = SFTRunConfig(num_updates=7, num_validations=validations).validation_updates
+    assert len(at) == min(validations, 7)
+    assert at[-1] == 7
+    assert len(set(np.diff([0, *at]))) <= 2
 
 
 def test_a_run_that_was_at_its_end_stays_there(tmp_path):
@@ -81,7 +110,7 @@ def test_a_run_that_was_at_its_end_stays_there(tmp_path):
 
 
 def test_the_best_is_the_later_of_equals(tmp_path):
-    run, values, kept = teaching(tmp_path), [0.9, 0.9, 0.8], []
+    run, values, kept = teaching(tmp_path, validations=3), [0.9, 0.9, 0.8], []
     run.validate = lambda params: Validation(values.pop(0), {})
     run.keep = lambda params, is_best: kept.append("best" if is_best else "last")
     run.train(resume=False)

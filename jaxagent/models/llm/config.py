@@ -34,6 +34,17 @@ class RopeScaling:
     attention_factor: float | None = None
     """yarn: scale of the rotated queries and keys; None is 0.1 log(factor) + 1."""
 
+    def stretched(self, max_positions: int) -> int:
+        """The context that the stretch makes room for, as vLLM counts it.
+
+        Args:
+            max_positions: what the model's files name as its context. Those of llama3 name the
+                stretched one; of the others some do and some do not.
+        """
+        if self.kind == "llama3":
+            return max_positions
+        return max(max_positions, int(self.original_max_positions * self.factor))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
@@ -113,6 +124,7 @@ class LlamaConfig:
             )
         _refuse_unsupported(hf)
         rope_theta, rope_scaling = _rope_from_hf(hf)
+        most = _required(hf, "max_position_embeddings")
         heads = _required(hf, "num_attention_heads")
         biased = bool(hf.get("attention_bias", False))
         return cls(
@@ -124,7 +136,7 @@ class LlamaConfig:
             num_heads=heads,
             num_kv_heads=hf.get("num_key_value_heads") or heads,
             head_dim=hf.get("head_dim") or _default_head_dim(hf, model_type),
-            max_positions=_required(hf, "max_position_embeddings"),
+            max_positions=most if rope_scaling is None else rope_scaling.stretched(most),
             rope_theta=rope_theta,
             rope_scaling=rope_scaling,
             norm_epsilon=float(hf.get("rms_norm_eps", 1e-6)),
@@ -136,6 +148,14 @@ class LlamaConfig:
             initializer_range=float(hf.get("initializer_range", 0.02)),
             dtype=dtype,
         )
+
+    @property
+    def _hf_positions(self) -> int:
+        """What a `config.json` calls max_position_embeddings: of these two kinds, the plain one."""
+        scaling = self.rope_scaling
+        if scaling is not None and scaling.kind in ("linear", "dynamic"):
+            return scaling.original_max_positions
+        return self.max_positions
 
     def to_hf(self) -> dict[str, Any]:
         """The mapping for `config.json`, in the spelling that transformers 4 and 5 both read."""
@@ -150,7 +170,7 @@ class LlamaConfig:
             "num_key_value_heads": self.num_kv_heads,
             "head_dim": self.head_dim,
             "hidden_act": "silu",
-            "max_position_embeddings": self.max_positions,
+            "max_position_embeddings": self._hf_positions,
             "rope_theta": self.rope_theta,
             "rms_norm_eps": self.norm_epsilon,
             "tie_word_embeddings": self.tie_embeddings,
@@ -220,11 +240,17 @@ def _rope_from_hf(hf: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
         raise ValueError("yarn with mscale is not supported: it belongs to another architecture")
     if given.get("truncate", True) is not True:
         raise ValueError("yarn with truncate = false is not supported")
-    original = None if kind == "dynamic" else given.get("original_max_position_embeddings")
+    most = _required(hf, "max_position_embeddings")
+    is_plain = kind in ("linear", "dynamic")  # these two do not look at the other field
+    original = int((not is_plain and given.get("original_max_position_embeddings")) or most)
+    is_told = kind != "yarn" or given.get("factor") is not None
+    factor = _required(given, "factor") if is_told else most / original
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < 1e9:
+        raise ValueError(f"rope scaling: factor ({factor!r}) must be a number of at least 1")
     return theta, RopeScaling(
         kind=kind,
-        factor=float(_required(given, "factor")),
-        original_max_positions=int(original or _required(hf, "max_position_embeddings")),
+        factor=float(factor),
+        original_max_positions=original,
         low_freq_factor=float(given.get("low_freq_factor") or 1.0),
         high_freq_factor=float(given.get("high_freq_factor") or 4.0),
         beta_fast=float(given.get("beta_fast") or 32.0),

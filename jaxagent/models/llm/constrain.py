@@ -20,6 +20,10 @@ from jaxtyping import Array, Bool, Int
 FREE = 0
 """The state that every packed table begins with: anything goes."""
 
+DEAD = 1
+"""The second state of every packed table, where a token leads that was not permitted: nothing may
+follow, and the end is out of reach."""
+
 # A state with more ways out than this costs less as a row over the vocabulary than as a list.
 _LIST_LIMIT = 128
 _UNREACHABLE = np.iinfo(np.int32).max // 2
@@ -216,7 +220,7 @@ def pack(
         ValueError: a token is not in the vocabulary.
     """
     distinct = {id(a): a for a in automata if a is not None}
-    place, count = {}, FREE + 1
+    place, count = {}, DEAD + 1
     for key, item in distinct.items():
         if len(item.tokens) and item.tokens.max() >= vocab_size:
             raise ValueError(
@@ -244,12 +248,14 @@ def _sizes(automata: Sequence[Automaton], count: int, at_least: TableSizes) -> T
 
 
 def _empty(sizes: TableSizes, vocab_size: int) -> dict[str, np.ndarray]:
+    distance = np.full(sizes.states, _UNREACHABLE, np.int32)
+    distance[FREE] = 0
     return {
         "tokens": np.full((sizes.states, sizes.width), -1, np.int32),
         "targets": np.full((sizes.states, sizes.width), -1, np.int32),
         "dense_row": np.full(sizes.states, -1, np.int32),
         "dense_targets": np.full((sizes.dense, vocab_size), -1, np.int32),
-        "distance": np.zeros(sizes.states, np.int32),
+        "distance": distance,
     }
 
 
@@ -323,13 +329,16 @@ def permitted(
 def advance(
     tables: ConstraintTables, state: Int[Array, " B"], token: Int[Array, " B"]
 ) -> Int[Array, " B"]:
-    """The state of each row after a token that `permitted` permitted; free rows stay free."""
+    """The state of each row after a token: `DEAD` where it was not permitted; free rows stay free.
+
+    No row becomes free, so that whatever a model says, a reply outside the set is never complete.
+    """
     hit = (tables.tokens[state] == token[:, None]) & (tables.tokens[state] >= 0)
-    following = jnp.sum(jnp.where(hit, tables.targets[state], 0), axis=-1)
+    following = jnp.max(jnp.where(hit, tables.targets[state], DEAD), axis=-1)
     if tables.dense_targets.shape[0]:
         row = tables.dense_row[state]
         dense = tables.dense_targets[jnp.maximum(row, 0), token]
-        following = jnp.where(row >= 0, dense, following)
+        following = jnp.where(row >= 0, jnp.maximum(dense, DEAD), following)
     return jnp.where(state == FREE, FREE, following)
 
 

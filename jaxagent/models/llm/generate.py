@@ -7,8 +7,8 @@ session.generate([history], config, generator.string_set(admissible_commands))
 generator.score(prompt, candidates)     # all candidates at once
 """
 
-import dataclasses
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -47,15 +47,25 @@ class Generator:
 
     @property
     def end_token(self) -> int:
-        """The tokeniser's end token.
+        """The end token that constraints and scores use: the tokeniser's, or the model's first.
 
         Raises:
-            ValueError: it has none.
+            ValueError: there is none.
         """
-        token = self.model.tokenizer.eos_token_id
-        if token is None:
+        return self.end_tokens[0]
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The tokens that end a reply: the tokeniser's, and those that the model's files name.
+
+        Raises:
+            ValueError: there are none.
+        """
+        own = cast(int | None, self.model.tokenizer.eos_token_id)
+        known = (() if own is None else (int(own),)) + tuple(self.model.end_tokens)
+        if not known:
             raise ValueError(f"the tokeniser of {self.model.name} has no end token (eos_token)")
-        return int(cast(int, token))
+        return tuple(dict.fromkeys(known))
 
     def update(self, params: Mapping[str, Any], *, lora: Mapping[str, Any] | None = None) -> None:
         """Say things with other parameters from now on.
@@ -76,12 +86,30 @@ class Generator:
             ValueError: an id is not in the model's vocabulary, or the text is none.
         """
         if isinstance(prompt, str):
-            return encode(self.model.tokenizer, prompt)
+            prompt = encode(self.model.tokenizer, prompt)
         size, tokens = self.model.config.vocab_size, [int(token) for token in prompt]
         for token in tokens:
             if not 0 <= token < size:
                 raise ValueError(f"token ({token}) must lie in [0, {size - 1}], the vocabulary")
         return tokens
+
+    def warn_of_blank(self, prompt: Prompt) -> None:
+        """Say so where a prompt ends within what the tokeniser would make one token.
+
+        What follows is then read as the model never saw it, however it is written; and the last
+        token of the prompt changes as soon as it has gone on.
+        """
+        if isinstance(prompt, str) and prompt.endswith(" ") and self._joins_blanks:
+            warnings.warn(
+                "the prompt ends with a blank, which this tokeniser joins to the word after it: "
+                "end the prompt before the blank, and let what follows begin with it",
+                stacklevel=4,
+            )
+
+    @functools.cached_property
+    def _joins_blanks(self) -> bool:
+        tokenizer = self.model.tokenizer
+        return encode(tokenizer, "> go") != encode(tokenizer, "> ") + encode(tokenizer, "go")
 
     def string_set(self, strings: Sequence[str]) -> Automaton:
         """A constraint: one of these strings; see `constrain_text.string_set`."""
@@ -115,7 +143,8 @@ class Generator:
 
         Args:
             prompts: equal ones are read once.
-            sampling: of each prompt, or of all; row i then draws with seed + i.
+            sampling: of each prompt, or of all, whose rows then draw apart. Row 0 says what it says
+                alone.
             constraint: of each prompt, or of all.
 
         Raises:
@@ -160,7 +189,14 @@ class Generator:
         if constraint is not None:
             stops = ()
         elif stops is None:
-            stops = (self.end_token,)
+            stops = self.end_tokens
+        self.warn_of_blank(prompt)
+        size = self.model.config.vocab_size
+        if constraint is not None and constraint.tokens.size and constraint.tokens.max() >= size:
+            raise ValueError(
+                f"constraint: token ({constraint.tokens.max()}) must lie in [0, {size - 1}], the "
+                "vocabulary"
+            )
         request = Request(self.encode(prompt), sampling, constraint, tuple(stops))
         request.check(self.model.config.max_positions)
         return request
@@ -182,6 +218,7 @@ class Session:
             raise ValueError(f"a session needs at least one row, found {batch}")
         self._generator, self._batch = generator, batch
         self._rows = generator.rows(bucket(batch, smallest=1))
+        self._turn = 0  # replies so far
 
     def generate(
         self,
@@ -193,7 +230,8 @@ class Session:
 
         Args:
             prompts: the whole history of each row.
-            sampling: of each row, or of all; row i then draws with seed + i.
+            sampling: of each row, or of all, whose rows then draw apart. Turns draw apart in either
+                case; the first is that of `Generator.generate`.
             constraint: of each row, or of all.
 
         Raises:
@@ -201,16 +239,18 @@ class Session:
         """
         if len(prompts) != self._batch:
             raise ValueError(f"prompts ({len(prompts)}) must be one for each row ({self._batch})")
+        is_shared = isinstance(sampling, SamplingConfig)
         if isinstance(sampling, SamplingConfig):
-            sampling = [
-                dataclasses.replace(sampling, seed=sampling.seed + row)
-                for row in range(self._batch)
-            ]
+            sampling = [sampling] * self._batch
         if constraint is None or isinstance(constraint, Automaton):
             constraint = [constraint] * self._batch
         asked = zip(prompts, sampling, constraint, strict=True)
-        requests = {row: self._generator.request(*each) for row, each in enumerate(asked)}
+        requests = {
+            row: self._generator.request(*each)._replace(row=row * is_shared, turn=self._turn)
+            for row, each in enumerate(asked)
+        }
         self._rows.start(requests)
+        self._turn += 1
         has_stops = any(r.sampling.stop_strings for r in requests.values())
         while self._rows.running:
             self._rows.step(_STOP_INTERVAL if has_stops else CAPACITY)
@@ -229,5 +269,6 @@ class Session:
         if self._batch != 1:
             raise ValueError(f"score needs a session of one row, found {self._batch}")
         generator = self._generator
+        generator.warn_of_blank(prompt)
         tree = candidate_tree([generator.encode(candidate) for candidate in candidates])
         return self._rows.score(generator.encode(prompt), tree, generator.end_token)

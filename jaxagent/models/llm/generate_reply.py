@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxagent.models.llm.constrain import Automaton
 from jaxagent.models.llm.generate_steps import Finish
-from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.models.llm.sampling import Origin, SamplingConfig
 
 Prompt = str | Sequence[int]
 """Token ids, or text that is encoded as it stands, without special tokens around it."""
@@ -56,12 +56,21 @@ class Request(NamedTuple):
         sampling: how tokens are drawn.
         constraint: what may be said; None is anything.
         stop_tokens: ids that end the reply; none under a constraint, which ends by itself.
+        row: of rows that share the sampling's seed.
+        turn: of the session.
     """
 
     prompt: list[int]
     sampling: SamplingConfig
     constraint: Automaton | None
     stop_tokens: tuple[int, ...]
+    row: int = 0
+    turn: int = 0
+
+    @property
+    def origin(self) -> Origin:
+        """What its noise depends on beside the seed."""
+        return Origin(self.row, self.turn, len(self.prompt))
 
     @property
     def length(self) -> int:

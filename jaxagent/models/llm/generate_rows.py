@@ -19,7 +19,6 @@ from jaxagent.models.llm.generate_reply import Reply, Request, check_prompt
 from jaxagent.models.llm.generate_steps import (
     Finish,
     Said,
-    broadcast,
     decode,
     merge_rows,
     new_rows,
@@ -34,7 +33,7 @@ from jaxagent.models.llm.generate_steps import (
 from jaxagent.models.llm.generate_weights import Weights
 from jaxagent.models.llm.host_memory import give_back_memory
 from jaxagent.models.llm.load import LanguageModel
-from jaxagent.models.llm.sampling import SamplingConfig, stack_sampling
+from jaxagent.models.llm.sampling import Origin, SamplingConfig, stack_sampling
 from jaxagent.models.llm.scoring import (
     CandidateScores,
     CandidateTree,
@@ -147,7 +146,12 @@ class RowBatch:
         }
         keep = [reused.get(row, len(self.read(row))) for row in range(self.batch)]
         self._cache = rewind(self._cache, np.array(keep, np.int32))
-        self._read({row: list(r.prompt[reused[row] :]) for row, r in requests.items()}, keep)
+        equal: dict[tuple[int, ...], list[int]] = {}
+        for row, request in requests.items():
+            equal.setdefault(tuple(request.prompt), []).append(row)
+        # Of equal prompts one is read, in the row that knows most of it.
+        groups = {max(rows, key=reused.__getitem__): rows for rows in equal.values()}
+        self._read({row: list(requests[row].prompt[reused[row] :]) for row in groups}, keep, groups)
         for row, request in requests.items():
             self._prompts[row], self._said[row] = list(request.prompt), []
             self.replies[row] = Reply(self.model.tokenizer, request, reused[row])
@@ -188,7 +192,7 @@ class RowBatch:
         nodes = len(tree.tokens)
         reused = min(common_prefix(self.read(0), prompt), length - 1)
         self._cache = rewind(self._cache, np.array([reused], np.int32))
-        self._read({0: prompt[reused:]}, [reused])
+        self._read({0: prompt[reused:]}, [reused], {0: [0]})
         # Nodes lie in slots behind the prompt; a tree may be wider than the context is long.
         slots = bucket(length + nodes, smallest=SMALLEST_SLOTS)
         self._cache = with_slots(self._cache, slots)
@@ -235,25 +239,35 @@ class RowBatch:
         is_apart = bool(self.weights.layers)
         return KVCache.create(self.model.config, batch, self._slots_for(1), is_apart=is_apart)
 
-    def _read(self, prompts: dict[int, list[int]], lengths: list[int]) -> None:
-        """Feed tokens to rows, behind what their caches hold."""
-        distinct = {tuple(prompt) for prompt in prompts.values()}
-        if len(prompts) == self.batch > 1 and not any(lengths) and len(distinct) == 1:
-            cache = self._empty_cache(1)
-            cache, last = self._feed(cache, self._last[:1], [prompts[0]], [0])
-            self._cache, self._last = broadcast(cache, last, self.batch)
-        elif 2 * len(prompts) > self.batch:
+    def _read(
+        self,
+        prompts: dict[int, list[int]],
+        lengths: list[int],
+        groups: Mapping[int, Sequence[int]],
+    ) -> None:
+        """Feed tokens to rows, behind what their caches hold.
+
+        Args:
+            prompts: tokens of some rows.
+            lengths: of what the cache of each row holds.
+            groups: for each of `prompts`, the rows that are to hold the same in the end.
+        """
+        alone = 2 * len(prompts) <= self.batch  # the other rows are not computed beside them
+        if not alone:
             listed = [prompts.get(row, []) for row in range(self.batch)]
             self._cache, self._last = self._feed(self._cache, self._last, listed, lengths)
-        else:
-            # Alone, so that the rows that say something are not computed beside it.
-            for row, prompt in prompts.items():
-                slots = self._slots_for(lengths[row] + len(prompt))
-                self._cache = with_slots(self._cache, slots)
-                cache, last = take_row(self._cache, self._last, np.int32(row))
+        for row, prompt in prompts.items():
+            copies = [other for other in groups[row] if alone or other != row]
+            if not copies:
+                continue
+            slots = self._slots_for(lengths[row] + len(prompt))
+            self._cache = with_slots(self._cache, slots)
+            cache, last = take_row(self._cache, self._last, np.int32(row))
+            if alone:
                 cache, last = self._feed(cache, last, [prompt], [lengths[row]])
+            for copy in copies:
                 self._cache, self._last = put_row(
-                    self._cache, self._last, np.int32(row), cache, last
+                    self._cache, self._last, np.int32(copy), cache, last
                 )
 
     def _feed(
@@ -307,7 +321,8 @@ class RowBatch:
         asked = [reply.request if reply else None for reply in self.replies]
         configs = [request.sampling if request else _IDLE for request in asked]
         stops = [request.stop_tokens if request else () for request in asked]
-        self._sampling = stack_sampling(configs, stops)
+        origins = [request.origin if request else Origin() for request in asked]
+        self._sampling = stack_sampling(configs, stops, origins)
         fresh = new_rows(
             np.array([config.max_new_tokens for config in configs]),
             self._constraints.starts,

@@ -326,14 +326,6 @@ def with_slots(cache: KVCache, slots: int) -> KVCache:
 _resized = jax.jit(resized, static_argnames="slots")
 
 
-@functools.partial(jax.jit, static_argnames="batch")
-def broadcast(
-    cache: KVCache, last: Float[Array, "1 D"], batch: int
-) -> tuple[KVCache, Float[Array, "B D"]]:
-    """One row that was read, made many."""
-    return cache.broadcast(batch), jnp.repeat(last, batch, axis=0)
-
-
 @jax.jit
 def take_row(
     cache: KVCache, last: Float[Array, "B D"], row: Int[Array, ""]

@@ -139,6 +139,7 @@ def config_from_gguf(file: GGUF) -> LlamaConfig:
     if fields.get("expert_count"):
         raise ValueError(f"{file.path}: mixture of experts is not supported")
     heads, hidden = required("attention.head_count"), required("embedding_length")
+    most, scaling = required("context_length"), _scaling(file, fields)
     config = LlamaConfig(
         model_type=architecture,
         vocab_size=_shape(file, "token_embd.weight")[0],
@@ -148,9 +149,9 @@ def config_from_gguf(file: GGUF) -> LlamaConfig:
         num_heads=heads,
         num_kv_heads=fields.get("attention.head_count_kv", heads),
         head_dim=fields.get("attention.key_length", hidden // heads),
-        max_positions=required("context_length"),
+        max_positions=most if scaling is None else scaling.stretched(most),
         rope_theta=float(fields.get("rope.freq_base", 10_000.0)),
-        rope_scaling=_scaling(file, fields),
+        rope_scaling=scaling,
         norm_epsilon=float(f"{required('attention.layer_norm_rms_epsilon'):.6g}"),  # was float32
         qkv_bias="blk.0.attn_q.bias" in file.tensors,
         output_bias="blk.0.attn_output.bias" in file.tensors,

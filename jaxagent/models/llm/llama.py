@@ -5,6 +5,7 @@ from typing import NamedTuple, cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxagent.models.llm.attention import BLOCK, attend, attend_cached, attend_causal
@@ -286,6 +287,7 @@ class Llama(nn.Module):
             start: how many tokens each row's cache holds; None is 0.
             visible: to each token.
         """
+        require_ids(tokens, self.config.vocab_size)
         batch, length = tokens.shape
         if segment_ids is None:
             segment_ids = jnp.ones((batch, length), jnp.int32)
@@ -322,6 +324,22 @@ class Llama(nn.Module):
             self.embedding.astype(hidden.dtype),
             preferred_element_type=jnp.float32,
         )
+
+
+def require_ids(tokens: Int[Array, "B L"], vocab_size: int) -> None:
+    """Refuse ids outside the vocabulary, which a gather would read as those of other tokens.
+
+    Under jit there is nothing to look at: what is compiled trusts its caller.
+
+    Raises:
+        ValueError: one lies outside; it is named.
+    """
+    if isinstance(tokens, jax.core.Tracer):
+        return
+    ids = np.asarray(tokens)
+    outside = ids[(ids < 0) | (ids >= vocab_size)]
+    if outside.size:
+        raise ValueError(f"token ({outside[0]}) must lie in [0, {vocab_size - 1}], the vocabulary")
 
 
 def _require_shapes(

@@ -1,6 +1,5 @@
 """Models from files, and back."""
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib.util
@@ -19,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from jaxagent.models.llm.config import Dtype, LlamaConfig
 from jaxagent.models.llm.gguf import GGUF, config_from_gguf, open_gguf, tensors_from_gguf
 from jaxagent.models.llm.host_memory import give_back_memory
+from jaxagent.models.llm.saved_files import MODEL_FILES, replaced_files, unfinished_save
 from jaxagent.models.llm.tensor_files import (
     TensorSpec,
     open_safetensors,
@@ -33,6 +33,9 @@ PACKAGED: dict[str, tuple[str, str]] = {
 }
 """Models that a Python package carries: name -> (package, file in it)."""
 
+# Of what a GGUF file becomes: raised where another folder is made of the same file.
+_CONVERSION = 2
+
 SPECIAL_ROLES = ("bos", "eos", "pad")
 
 
@@ -43,6 +46,8 @@ class LanguageModel(NamedTuple):
     params: Mapping[str, Any]
     tokenizer: PreTrainedTokenizerBase
     name: str
+    end_tokens: tuple[int, ...] = ()
+    """Ids with which a reply is over, beside the tokeniser's own end token."""
 
 
 def load_model(source: str | Path, *, dtype: Dtype = "float32") -> LanguageModel:
@@ -78,7 +83,7 @@ def _find(source: str | Path) -> tuple[Path, str]:
         return _packaged(str(source)), str(source)
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ValueError(f"{path} is not a model's folder: it has no config.json")
+            raise ValueError(f"{path} is not a model's folder: it has no config.json{_cut(path)}")
         return path, path.resolve().name
     if path.is_file() and path.suffix == ".gguf":
         return path, path.stem
@@ -86,6 +91,13 @@ def _find(source: str | Path) -> tuple[Path, str]:
         f"unknown model {str(source)!r}: neither {', '.join(PACKAGED)} nor an existing folder "
         "nor a .gguf file"
     )
+
+
+def _cut(folder: Path) -> str:
+    unfinished = unfinished_save(folder)
+    if unfinished is None:
+        return ""
+    return f" (a save was cut off; what it had not put in place is in {unfinished.name})"
 
 
 def _packaged(name: str) -> Path:
@@ -112,7 +124,35 @@ def load_folder(
         params = read_params(config, open_safetensors(folder), dtype)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
-    return LanguageModel(config, params, load_tokenizer(folder), name or folder.resolve().name)
+    tokenizer = load_tokenizer(folder)
+    ends = _end_tokens(folder, config.vocab_size)
+    return LanguageModel(config, params, tokenizer, name or folder.resolve().name, ends)
+
+
+def _end_tokens(folder: Path, vocab_size: int) -> tuple[int, ...]:
+    """What `generation_config.json` and `config.json` say that ends a reply: an id or a list."""
+    found: list[int] = []
+    for file in (folder / "generation_config.json", folder / "config.json"):
+        if not file.is_file():
+            continue
+        given = read_json_object(file).get("eos_token_id")
+        listed = given if isinstance(given, list) else [] if given is None else [given]
+        for token in listed:
+            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+                raise ValueError(f"{file}: eos_token_id ({given!r}) must be an id or a list of ids")
+            found.append(token)
+    # What the model has no row for it cannot say.
+    return tuple(dict.fromkeys(token for token in found if token < vocab_size))
+
+
+def _gguf_end_tokens(file: GGUF, vocab_size: int) -> tuple[int, ...]:
+    """The ends of a text, of a turn and of a message."""
+    found: list[int] = []
+    for name in ("eos", "eot", "eom"):
+        token = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if token is not None and 0 <= int(token) < vocab_size:
+            found.append(int(token))
+    return tuple(dict.fromkeys(found))
 
 
 def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
@@ -121,7 +161,7 @@ def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
         raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, found {dtype!r}")
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    folder = models_cache() / f"{path.stem}-{digest[:16]}"
+    folder = models_cache() / f"{path.stem}-{digest[:16]}-{_CONVERSION}"
     if not folder.is_dir():
         try:
             _convert(open_gguf(path), folder)
@@ -139,7 +179,8 @@ def _load_gguf(path: Path, name: str, dtype: Dtype) -> LanguageModel:
 def _read_gguf(file: GGUF, name: str, dtype: Dtype) -> LanguageModel:
     config = dataclasses.replace(config_from_gguf(file), dtype=dtype)
     params = read_params(config, tensors_from_gguf(file, config), dtype)
-    return LanguageModel(config, params, tokenizer_from_gguf(file.metadata), name)
+    ends = _gguf_end_tokens(file, config.vocab_size)
+    return LanguageModel(config, params, tokenizer_from_gguf(file.metadata), name, ends)
 
 
 def _convert(file: GGUF, folder: Path) -> None:
@@ -153,9 +194,13 @@ def _convert(file: GGUF, folder: Path) -> None:
         made.mkdir()
         specs = [TensorSpec(n, t.shape, np.dtype(np.float32)) for n, t in stored.items()]
         write_safetensors(made / "model.safetensors", specs, lambda name: stored[name].read())
-        _write_rest(made, config, tokenizer)
-        with contextlib.suppress(FileExistsError):  # another process was quicker
+        _write_rest(made, config, tokenizer, _gguf_end_tokens(file, config.vocab_size))
+        try:
             made.rename(folder)
+        except OSError:  # FileExistsError or "not empty", as the system likes
+            if not (folder / "config.json").is_file():
+                raise
+            # Another process was quicker; what it made is the same.
 
 
 def models_cache() -> Path:
@@ -167,17 +212,30 @@ def models_cache() -> Path:
 def save_model(folder: str | Path, model: LanguageModel) -> None:
     """Write a folder that `load_model`, and `from_pretrained` of transformers, read.
 
-    The tensors keep the dtype of the parameters; one at a time is copied from the device.
+    The tensors keep the dtype of the parameters; one at a time is copied from the device. Of a
+    model that was there before nothing is left that would be read instead (an index and its
+    shards, adapters, a tokeniser's other files); the new files replace the old ones together.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     specs, read = params_to_tensors(model.config, model.params)
-    write_safetensors(folder / "model.safetensors", specs, read)
-    _write_rest(folder, model.config, model.tokenizer)
+    with replaced_files(Path(folder), last="config.json", replaced=MODEL_FILES) as made:
+        write_safetensors(made / "model.safetensors", specs, read)
+        _write_rest(made, model.config, model.tokenizer, model.end_tokens)
 
 
-def _write_rest(folder: Path, config: LlamaConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+def _write_rest(
+    folder: Path,
+    config: LlamaConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    end_tokens: tuple[int, ...],
+) -> None:
     tokenizer.save_pretrained(folder)
-    special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in SPECIAL_ROLES}
+    special: dict[str, Any] = {
+        f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in SPECIAL_ROLES
+    }
+    ends = dict.fromkeys(
+        token for token in (special["eos_token_id"], *end_tokens) if token is not None
+    )
+    if len(ends) > 1:
+        special["eos_token_id"] = list(ends)
     text = json.dumps({**config.to_hf(), **special}, indent=2)
     (folder / "config.json").write_text(text + "\n")

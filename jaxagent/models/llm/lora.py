@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from jaxagent.models.llm.config import LlamaConfig
+from jaxagent.models.llm.saved_files import ADAPTER_FILES, replaced_files
 from jaxagent.models.llm.tensor_files import (
     StoredTensor,
     TensorSpec,
@@ -121,17 +122,29 @@ class LoRA:
         return [path for path in linear if path[-1] in self.targets]
 
 
-def save_lora(folder: str | Path, config: LlamaConfig, lora: LoRA, adapters: Adapters) -> None:
-    """Write `adapter_config.json` and `adapter_model.safetensors`, which PEFT reads."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+def save_lora(
+    folder: str | Path,
+    config: LlamaConfig,
+    lora: LoRA,
+    adapters: Adapters,
+    *,
+    base: str | None = None,
+) -> None:
+    """Write `adapter_config.json` and `adapter_model.safetensors`, which PEFT reads.
+
+    Args:
+        folder: made if it is not there.
+        config: of the model.
+        lora: how the adapters are added.
+        adapters: of this model.
+        base: name or folder of the model that they belong to, for whoever reads them.
+    """
     tensors = dict(_peft_tensors(config, adapters))
     specs = [TensorSpec(name, t.shape, t.dtype) for name, t in tensors.items()]
-    write_safetensors(folder / "adapter_model.safetensors", specs, lambda name: tensors[name])
     described = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": None,
+        "base_model_name_or_path": base,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,
@@ -140,7 +153,10 @@ def save_lora(folder: str | Path, config: LlamaConfig, lora: LoRA, adapters: Ada
         "fan_in_fan_out": False,
         "inference_mode": True,
     }
-    (folder / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    last = "adapter_config.json"
+    with replaced_files(Path(folder), last=last, replaced=ADAPTER_FILES) as made:
+        write_safetensors(made / "adapter_model.safetensors", specs, tensors.__getitem__)
+        (made / last).write_text(json.dumps(described, indent=2) + "\n")
 
 
 def _peft_name(target: str) -> str:

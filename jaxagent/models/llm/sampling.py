@@ -6,7 +6,7 @@ distribution that was drawn from (temperature and truncation included).
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import flax.struct
 import jax
@@ -16,6 +16,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 MAX_PERIOD = 16
 """Longest block, in tokens, whose repetition is noticed."""
+
+_LARGEST_LOGIT = 1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,17 +34,20 @@ class SamplingConfig:
     top_p: float = 1.0
     """Draw from the fewest likeliest tokens of at least this probability together, after top_k;
     tokens tied with the last are all kept."""
-    seed: int = 0
-    """Of this row; what it draws does not depend on the other rows of the batch."""
+    seed: int | Array | np.ndarray = 0
+    """Of this row, in [0, 2^64), or a key of jax.random, kept as the number that it is the key of.
+    What a row draws does not depend on the other rows of the batch. Rows that share settings, turns
+    of a session and places of the conversation draw apart: all of these go into the noise."""
     stop_tokens: tuple[int, ...] | None = None
-    """Ids that end a reply; None is the tokeniser's end token."""
+    """Ids that end a reply; None is the end tokens of tokeniser and model."""
     stop_strings: tuple[str, ...] = ()
     """Texts that end a reply; the text is cut before them, the tokens are kept."""
     max_repeats: int = 0
     """A reply ends once a block of up to 16 tokens stands this many times in a row; 0 never."""
 
     def __post_init__(self):
-        for name, least in (("max_new_tokens", 1), ("top_k", 0), ("seed", 0), ("max_repeats", 0)):
+        object.__setattr__(self, "seed", _seed_of(self.seed))
+        for name, least in (("max_new_tokens", 1), ("top_k", 0), ("max_repeats", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name} ({value!r}) must be a whole number of at least {least}")
@@ -56,6 +61,37 @@ class SamplingConfig:
             raise ValueError("stop_strings must not hold an empty string")
 
 
+def _seed_of(seed: Any) -> int:
+    """A seed, or what a key of jax.random is the key of: `jax.random.key(n)` is the same as n."""
+    value = seed
+    if isinstance(seed, jax.Array | np.ndarray):
+        is_key = jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+        words = np.asarray(jax.random.key_data(seed) if is_key else seed)
+        if words.shape == (2,) and words.dtype == np.uint32:
+            value = int(words[0]) << 32 | int(words[1])
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 2**64:
+        shown = f"an array of {seed.shape}" if hasattr(seed, "shape") else repr(seed)
+        raise ValueError(
+            f"seed ({shown}) must be a whole number in [0, 2^64) or one key of jax.random "
+            "(threefry2x32)"
+        )
+    return int(value)
+
+
+class Origin(NamedTuple):
+    """What tells the noise of one reply from that of others of the same seed.
+
+    Attributes:
+        row: of rows that share settings.
+        turn: of the session, counted by its replies.
+        position: of the reply's first token, behind the whole prompt.
+    """
+
+    row: int = 0
+    turn: int = 0
+    position: int = 0
+
+
 @flax.struct.dataclass(kw_only=True)
 class Sampling:
     """`SamplingConfig` of every row of a batch, on the device.
@@ -67,7 +103,8 @@ class Sampling:
     temperature: Float[Array, " B"]
     top_k: Int[Array, " B"]
     top_p: Float[Array, " B"]
-    seed: UInt32[Array, " B"]
+    seed: UInt32[Array, "B 2"]  # high word, low word
+    origin: UInt32[Array, "B 3"]  # `Origin`
     max_repeats: Int[Array, " B"]
     stop_tokens: Int[Array, "B E"]  # −1 where there are fewer
     is_greedy: bool = flax.struct.field(pytree_node=False)
@@ -90,12 +127,17 @@ class Drawn(NamedTuple):
     behaviour_log_prob: Float[Array, " B"]
 
 
-def stack_sampling(configs: list[SamplingConfig], stop_tokens: list[tuple[int, ...]]) -> Sampling:
+def stack_sampling(
+    configs: list[SamplingConfig],
+    stop_tokens: list[tuple[int, ...]],
+    origins: list[Origin] | None = None,
+) -> Sampling:
     """Put the settings of a batch's rows side by side.
 
     Args:
         configs: of each row.
         stop_tokens: of each row; those of the configs are not looked at.
+        origins: of each row's reply; None is the first of all.
     """
     width = max(4, *map(len, stop_tokens))
     stops = np.full((len(configs), width), -1, np.int32)
@@ -110,7 +152,8 @@ def stack_sampling(configs: list[SamplingConfig], stop_tokens: list[tuple[int, .
         temperature=column([c.temperature for c in configs], np.float32),
         top_k=column([c.top_k for c in configs], np.int32),
         top_p=column([c.top_p for c in configs], np.float32),
-        seed=column([c.seed % 2**32 for c in configs], np.uint32),
+        seed=column([divmod(cast(int, c.seed), 2**32) for c in configs], np.uint32),
+        origin=column(origins or [Origin()] * len(configs), np.uint32),
         max_repeats=column([c.max_repeats for c in configs], np.int32),
         stop_tokens=jax.device_put(stops),
         is_greedy=all(c.temperature == 0.0 for c in configs),
@@ -132,16 +175,18 @@ def draw(
         logits: of the model.
         permitted: by the constraint; None permits everything.
         sampling: the settings of each row.
-        index: how many tokens of the reply came before; with the seed it makes the noise.
+        index: how many tokens of the reply came before; with seed and origin it makes the noise.
 
     Returns:
-        The tokens. A row in which nothing is permitted (one that is done) gets any token.
+        The tokens. Under a constraint each is a permitted one, whatever the logits are: NaN and
+        −inf count as least likely, +inf as likeliest; `log_prob` is then NaN. A row in which
+        nothing is permitted (one that is done) gets any token.
     """
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     allowed = log_probs
     if permitted is not None:
-        allowed = jnp.where(permitted, log_probs, -jnp.inf)
-        allowed -= jax.nn.logsumexp(allowed, axis=-1, keepdims=True)
+        # One logit that is no number would make the whole row NaN, whose argmax is token 0.
+        allowed = jax.nn.log_softmax(jnp.where(permitted, finite(logits), -jnp.inf), axis=-1)
     greedy = sampling.temperature == 0.0
 
     def likeliest() -> tuple[Array, Array]:
@@ -150,7 +195,9 @@ def draw(
     def sampled() -> tuple[Array, Array]:
         scale = jnp.where(greedy, 1.0, sampling.temperature)[:, None]
         behaviour = jax.nn.log_softmax(truncate(allowed / scale, sampling), axis=-1)
-        noise = jax.vmap(gumbel_noise, in_axes=(0, 0, None))(sampling.seed, index, logits.shape[-1])
+        noise = jax.vmap(gumbel_noise, in_axes=(0, 0, 0, None))(
+            sampling.seed, sampling.origin, index, logits.shape[-1]
+        )
         noisy = jnp.where(greedy[:, None], allowed, behaviour + noise)
         token = jnp.argmax(noisy, axis=-1)
         return token, jnp.where(greedy, 0.0, _pick(behaviour, token))
@@ -164,15 +211,35 @@ def draw(
     )
 
 
+def finite(logits: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
+    """Logits in [−1e30, 1e30], NaN as the least: differences and quotients by temperatures down to
+    1e−8 stay in the range of float32."""
+    return jnp.clip(
+        jnp.where(jnp.isnan(logits), -_LARGEST_LOGIT, logits), -_LARGEST_LOGIT, _LARGEST_LOGIT
+    )
+
+
 def _pick(rows: Float[Array, "B V"], token: Int[Array, " B"]) -> Float[Array, " B"]:
     return jnp.take_along_axis(rows, token[:, None], axis=-1)[:, 0]
 
 
 def gumbel_noise(
-    seed: UInt32[Array, ""], index: Int[Array, ""], vocab_size: int
+    seed: UInt32[Array, "2"], origin: UInt32[Array, "3"], index: Int[Array, ""], vocab_size: int
 ) -> Float[Array, " V"]:
-    """The noise of one row at one place of its reply."""
-    key = jax.random.fold_in(jax.random.key(seed), index)
+    """The noise of one token: of seed, row, turn and place, each folded in by itself.
+
+    Nothing is added up, so no two seeds, rows or turns have noise in common.
+
+    Args:
+        seed: of the row, high word and low word.
+        origin: of the reply, see `Origin`.
+        index: how many tokens of the reply came before.
+        vocab_size: V.
+    """
+    key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+    row, turn, position = origin
+    for number in (row, turn, position + index.astype(jnp.uint32)):
+        key = jax.random.fold_in(key, number)
     return jax.random.gumbel(key, (vocab_size,))
 
 

@@ -19,7 +19,7 @@ from jaxagent.models.llm.constrain import bucket
 from jaxagent.models.llm.generate_read import read
 from jaxagent.models.llm.generate_steps import vocabulary_logits
 from jaxagent.models.llm.generate_weights import Variables, Weights
-from jaxagent.models.llm.llama import Llama, LlamaOutput
+from jaxagent.models.llm.llama import Llama, LlamaOutput, require_ids
 
 # Rows of the vocabulary's logits that are held at once.
 _LOGIT_ROWS = 32
@@ -220,7 +220,6 @@ def padded_edges(
     return jnp.concatenate([tree_features, last])[index], children
 
 
-@functools.partial(jax.jit, static_argnames=("config", "block"))
 def token_log_probs(
     config: LlamaConfig,
     variables: Variables,
@@ -247,7 +246,23 @@ def token_log_probs(
     Returns:
         [B, L]; 0 at the first token of a segment and on padding, which nothing predicts. No mask
         of completion tokens is applied.
+
+    Raises:
+        ValueError: a token is not in the vocabulary (where tokens are arrays, not under jit).
     """
+    require_ids(tokens, config.vocab_size)
+    return _token_log_probs(config, variables, tokens, positions, segment_ids, block)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "block"))
+def _token_log_probs(
+    config: LlamaConfig,
+    variables: Variables,
+    tokens: Int[Array, "B L"],
+    positions: Int[Array, "B L"] | None,
+    segment_ids: Int[Array, "B L"] | None,
+    block: int,
+) -> Float[Array, "B L"]:
     given: dict[str, Any] = {"positions": positions, "segment_ids": segment_ids}
     output = cast(LlamaOutput, Llama(config).apply(variables, tokens, **given))
     if segment_ids is None:

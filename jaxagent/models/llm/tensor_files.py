@@ -3,6 +3,7 @@
 import json
 import operator
 import struct
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ class StoredTensor(NamedTuple):
 def open_safetensors(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of a folder that holds `model.safetensors`, or an index and its shards.
 
+    Where there are both, the single file counts, as for transformers, and a warning says so.
     Nothing but headers is read. `read` maps one tensor's bytes; when the caller drops that array
     the pages go too, so that what is resident never adds up to the whole file.
 
@@ -38,7 +40,15 @@ def open_safetensors(folder: Path) -> dict[str, StoredTensor]:
             weights; named in the message.
     """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if index.is_file():
+    if single.is_file():
+        if index.is_file():
+            warnings.warn(
+                f"{folder} holds {single.name} and {index.name}: {single.name} is read, as "
+                "transformers does; remove the one that is old",
+                stacklevel=2,
+            )
+        files = [single]
+    elif index.is_file():
         weight_map = read_json_object(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError(
@@ -50,8 +60,6 @@ def open_safetensors(folder: Path) -> dict[str, StoredTensor]:
                     f"{index}: weight_map of {name!r} ({value!r}) must be a file's name"
                 )
         files = sorted({folder / name for name in weight_map.values()})
-    elif single.is_file():
-        files = [single]
     else:
         raise ValueError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
     stored: dict[str, StoredTensor] = {}

@@ -15,7 +15,9 @@ FORMAT = "jaxagent.words.1"
 PAD, UNKNOWN = "<pad>", "<unknown>"
 FALLBACK_KIND = "thing"
 _FALLBACK_NUMBERS = 8
-_PIECES = re.compile(r"in/on|[A-Za-z][A-Za-z'-]*|\d+|\n|[^\sA-Za-z\d]")
+_PIECES = re.compile(r"in/on|[A-Za-z][A-Za-z'-]*|[0-9]+|\n|[^\sA-Za-z0-9]")
+_NUMBER = re.compile("[0-9]+")  # "²" and "٣" are digits to str.isdigit, and no numbers of things
+_DIGITS = 9  # more make a number beyond all vocabularies
 
 
 def words_of(text: str) -> list[str]:
@@ -43,19 +45,36 @@ class SubwordTokenizer:
     Args (of the constructor):
         tokenizer: the one that came with a model.
         vocab_size: V of the model, which may be more than the tokeniser uses.
+        end_tokens: of the model, with which a reply is over.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+    def __init__(self, tokenizer: Any, vocab_size: int, end_tokens: Sequence[int] = ()) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
+        self.end_tokens = tuple(end_tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        """Ids of a text.
+
+        Raises:
+            ValueError: one of them is not in the model's vocabulary.
+        """
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        if ids and max(ids) >= self.vocab_size:
+            raise ValueError(f"token ({max(ids)}) must lie in [0, {self.vocab_size - 1}]")
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; those that the tokeniser does not use give nothing."""
         known = [int(number) for number in ids if number < len(self.tokenizer)]
+        while known and known[-1] in self.end_tokens:
+            known.pop()
         return self.tokenizer.decode(known)
+
+
+def _as_number(digits: str) -> int:
+    """The number, or one that is too high as well: Python refuses to read thousands of digits."""
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= _DIGITS else 10**_DIGITS
 
 
 class Factors(NamedTuple):
@@ -140,11 +159,11 @@ class WordTokenizer:
             is_thing = (
                 self._fallback
                 and place + 1 < len(pieces)
-                and pieces[place + 1].isdigit()
+                and _NUMBER.fullmatch(pieces[place + 1])
                 and word not in self.words
             )
             if is_thing:
-                ids.append(self._thing(word, int(pieces[place + 1])))
+                ids.append(self._thing(word, _as_number(pieces[place + 1])))
                 place += 2
             else:
                 ids.append(self._word(word))

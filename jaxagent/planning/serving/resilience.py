@@ -53,6 +53,8 @@ class CircuitBreaker:
 
     Closed lets all calls through. After `failures` failures in a row it is open and lets none
     through; `cooldown` seconds later it is half-open and lets a single one through, which decides.
+    One that is not heard of within `probe_timeout` seconds is given up, and another takes its
+    place.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class CircuitBreaker:
         failures: int = 3,
         cooldown: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
+        probe_timeout: float = 60.0,
     ):
         """Begin closed.
 
@@ -67,19 +70,22 @@ class CircuitBreaker:
             failures: in a row that open it.
             cooldown: seconds until one call is let through.
             clock: seconds.
+            probe_timeout: seconds after which the call that was let through counts as lost.
 
         Raises:
             ValueError: a bound that makes no sense.
         """
-        if failures < 1 or cooldown < 0:
+        if failures < 1 or cooldown < 0 or not probe_timeout > 0:
             raise ValueError(
-                f"failures ({failures}) must be at least 1 and cooldown ({cooldown}) at least 0"
+                f"failures ({failures}) must be at least 1, cooldown ({cooldown}) at least 0 and "
+                f"probe_timeout ({probe_timeout}) greater than 0"
             )
         self._limit, self._cooldown, self._clock = failures, cooldown, clock
+        self._probe_timeout = probe_timeout
         self._lock = threading.Lock()
         self._failures = 0
         self._opened: float | None = None
-        self._trying = False
+        self._probe: float | None = None  # when the call that decides was let through
 
     @property
     def state(self) -> str:
@@ -93,18 +99,19 @@ class CircuitBreaker:
         return "half-open" if self._clock() - self._opened >= self._cooldown else "open"
 
     def allow(self) -> bool:
-        """Whether a call may be made now; who is allowed must report how it went."""
+        """Whether a call may be made now; who is allowed should report how it went."""
         with self._lock:
-            state = self._state()
-            if state == "half-open" and not self._trying:
-                self._trying = True
+            state, now = self._state(), self._clock()
+            is_lost = self._probe is not None and now - self._probe >= self._probe_timeout
+            if state == "half-open" and (self._probe is None or is_lost):
+                self._probe = now
                 return True
             return state == "closed"
 
     def succeed(self) -> None:
         """The call went well."""
         with self._lock:
-            self._failures, self._opened, self._trying = 0, None, False
+            self._failures, self._opened, self._probe = 0, None, None
 
     def fail(self, at_once: bool = False) -> None:
         """The call failed.
@@ -114,9 +121,9 @@ class CircuitBreaker:
         """
         with self._lock:
             self._failures += 1
-            if at_once or self._trying or self._failures >= self._limit:
+            if at_once or self._probe is not None or self._failures >= self._limit:
                 self._opened = self._clock()
-            self._trying = False
+            self._probe = None
 
 
 class ResilientChat:
@@ -194,7 +201,10 @@ class ResilientChat:
                     seed=seed,
                 )
             except ChatError as error:
-                self.breaker.fail(at_once=error.reason == "wrong_key")
+                if error.reason == "refused_request":
+                    self.breaker.succeed()  # whoever refuses a request is well
+                else:
+                    self.breaker.fail(at_once=error.reason == "wrong_key")
                 delay = self._backoff.delay(attempt, self._chance, error.retry_after)
                 attempt += 1
                 if not self._worth_waiting(error, attempt, delay):

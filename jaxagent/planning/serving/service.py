@@ -109,8 +109,11 @@ class GuidanceService(Generic[Query, Answer]):
         self._waited = self._spent = 0.0
         self._closed = False
         self._waiting = {source.name: 0 for source in router.sources}
+        # A query that another source has answered meanwhile reports to nobody: it counts as lost
+        # when it would have counted as lost by itself.
+        bounds = self._settings
         self._breakers = {
-            source.name: CircuitBreaker(self._settings.failures, self._settings.cooldown, clock)
+            source.name: CircuitBreaker(bounds.failures, bounds.cooldown, clock, bounds.timeout)
             for source in router.sources
         }
         self._queues: dict[str, queue.SimpleQueue[_Job[Query] | None]] = {}

@@ -284,3 +284,57 @@ def test_a_load_gives_back_what_it_has_freed(tmp_path, monkeypatch):
     monkeypatch.setattr(load, "give_back_memory", lambda: given_back.append(True))
     load_model(tmp_path)
     assert given_back == [True]
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        (2, None, (2,)),
+        ([2, 5], None, (2, 5)),
+        (2, [7, 2], (7, 2)),
+        (None, [7, 5], (7, 5)),
+        (None, 7, (7,)),
+        (None, None, ()),
+        ([], 10**6, ()),  # beyond the vocabulary: it cannot be said
+    ],
+)
+def test_all_end_tokens_are_read_and_written(config, generation, expected, tmp_path):
+    before = write_folder(tmp_path / "a", "smollm2")
+    file = tmp_path / "a" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "eos_token_id": config}))
+    if generation is not None:
+        described = json.dumps({"eos_token_id": generation})
+        (tmp_path / "a" / "generation_config.json").write_text(described)
+    model = load_model(tmp_path / "a")
+    assert model.end_tokens == expected
+    save_model(tmp_path / "b", model)
+    again = load_model(tmp_path / "b")
+    own = before.tokenizer.eos_token_id
+    assert set(again.end_tokens) == {*expected, own} - {own if own >= 131 else -1}
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("wrong", ["</s>", -1, [1, None], True, {"a": 1}])
+def test_end_tokens_that_are_none_are_one_line(name, wrong, tmp_path):
+    write_folder(tmp_path, "smollm2")
+    file = tmp_path / name
+    described = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps({**described, "eos_token_id": wrong}))
+    with pytest.raises(ValueError, match=r"eos_token_id .* must be an id or a list") as refused:
+        load_model(tmp_path)
+    assert str(file) in str(refused.value)
+
+
+def test_the_end_of_a_turn_in_a_gguf_file_is_read(tmp_path, monkeypatch):
+    pytest.importorskip("gguf")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "small.gguf", "llama2")
+    file = open_gguf(tmp_path / "small.gguf")
+    assert file.metadata["tokenizer.ggml.eos_token_id"] >= 0
+    file.metadata |= {
+        "tokenizer.ggml.eos_token_id": 3,
+        "tokenizer.ggml.eot_token_id": 5,
+        "tokenizer.ggml.eom_token_id": 10**6,
+    }
+    monkeypatch.setattr(load, "open_gguf", lambda path: file)
+    assert load_model(tmp_path / "small.gguf").end_tokens == (3, 5)

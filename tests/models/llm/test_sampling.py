@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxagent.models.llm.sampling import (
     MAX_PERIOD,
+    Origin,
     SamplingConfig,
     draw,
     gumbel_noise,
@@ -135,13 +138,62 @@ def test_frequencies_are_those_that_it_reports():
     assert chi_squared < 24.3  # 99.9 % of seven degrees of freedom
 
 
-def test_noise_depends_on_seed_and_place_alone():
-    def noise(seed, index):
-        return np.asarray(gumbel_noise(jnp.uint32(seed), jnp.int32(index), 64))
+def noise(seed, row=0, turn=0, position=0, place=0):
+    of = sampling_of(SamplingConfig(seed=seed), Origin(row, turn, position))
+    return np.asarray(_noise(of.seed[0], of.origin[0], jnp.int32(place), 16))
 
-    assert np.array_equal(noise(5, 2), noise(5, 2))
-    assert not np.array_equal(noise(5, 2), noise(6, 2))
-    assert not np.array_equal(noise(5, 2), noise(5, 3))
+
+def sampling_of(config, origin):
+    return stack_sampling([config], [()], [origin])
+
+
+_noise = jax.jit(gumbel_noise, static_argnums=3)
+ORIGINS = st.tuples(
+    st.integers(0, 3) | st.integers(0, 2**64 - 1), st.integers(0, 9), st.integers(0, 9),
+    st.integers(0, 9), st.integers(0, 9),
+)  # fmt: skip
+
+
+def place_of(origin):
+    seed, row, turn, position, place = origin
+    return seed, row, turn, position + place
+
+
+@given(st.lists(ORIGINS, min_size=2, max_size=8, unique_by=place_of))
+@settings(max_examples=60, deadline=None)
+def test_no_two_seeds_rows_turns_or_places_share_noise(origins):
+    drawn = np.concatenate([noise(*origin) for origin in origins])
+    assert len(np.unique(drawn)) > 0.98 * len(drawn)  # floats collide by chance, if seldom
+
+
+def test_high_words_of_seeds_and_keys_count():
+    assert not np.array_equal(noise(0), noise(2**32))
+    assert not np.array_equal(noise(7), noise(7 + 2**63))
+    key = jax.random.fold_in(jax.random.key(3), 4)
+    for seed in (key, jax.random.key_data(key), np.asarray(jax.random.key_data(key))):
+        config = SamplingConfig(seed=seed)
+        assert hash(config) == hash(SamplingConfig(seed=config.seed))
+        assert np.array_equal(noise(seed), noise(config.seed))
+    assert np.array_equal(noise(jax.random.key(3)), noise(3))
+    assert not np.array_equal(noise(key), noise(3))
+    folded = key
+    for number in (2, 5, 11 + 6):
+        folded = jax.random.fold_in(folded, number)
+    assert np.array_equal(noise(key, 2, 5, 11, 6), jax.random.gumbel(folded, (16,)))
+
+
+@pytest.mark.parametrize(
+    "seed", [-1, 2**64, 1.0, True, "1", jnp.arange(2), jax.random.split(jax.random.key(0))]
+)
+def test_what_is_no_seed_is_named(seed):
+    with pytest.raises(ValueError, match=r"seed \(.*\) must be a whole number in \[0, 2\^64\)"):
+        SamplingConfig(seed=seed)
+
+
+def test_noise_depends_on_seed_and_place_alone():
+    assert np.array_equal(noise(5, place=2), noise(5, place=2))
+    assert not np.array_equal(noise(5, place=2), noise(6, place=2))
+    assert not np.array_equal(noise(5, place=2), noise(5, place=3))
     # A row draws the same alone and beside others that sample, truncate or do not.
     logits = jnp.array(np.random.default_rng(4).normal(size=(3, 64)), jnp.float32)
     mine = SamplingConfig(temperature=1.0, seed=9)

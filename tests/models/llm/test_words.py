@@ -95,3 +95,28 @@ def test_a_subword_tokeniser_adds_nothing_of_its_own():
     ids = words.encode("go to desk 1\n")
     assert words.decode(ids) == "go to desk 1\n"
     assert words.decode([*ids, len(plain) + 2]) == "go to desk 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("go drawer ²", "go drawer <unknown>"),  # a digit to str.isdigit, no number to int
+        ("go drawer ③ drawer 2", "go drawer <unknown> drawer 2"),
+        ("go drawer ٣", "go drawer <unknown>"),  # a number to int, not one that the games print
+        ("go drawer " + "9" * 5000, "go drawer 3"),
+        ("go drawer " + "0" * 5000 + "2", "go drawer 2"),
+        ("go gizmo " + "7" * 5000, "go thing 8"),
+        ("drawer 0", "drawer 1"),
+    ],
+)
+def test_digits_of_every_kind_and_number_are_read(text, read):
+    words = tokenizer()
+    assert words.decode(words.encode(text)) == read
+
+
+def test_ids_of_a_tokeniser_beyond_its_model_are_refused():
+    plain = small_tokenizer()
+    assert SubwordTokenizer(plain, len(plain)).encode("go")
+    most = max(plain.encode("go", add_special_tokens=False))
+    with pytest.raises(ValueError, match=rf"token \({most}\) must lie in \[0, {most - 1}\]"):
+        SubwordTokenizer(plain, most).encode("go")
