@@ -309,3 +309,15 @@ def test_winning_can_be_undone():
     )
     assert state.won
     assert not step(game, state, "take apple 2 from sinkbasin 1").state.won
+
+
+def test_what_a_knife_reaches_is_listed_anew_where_only_the_place_of_a_thing_changed():
+    """A recorded scene may not say where a thing in a receptacle lies, until it is put there."""
+    facts = FACTS.replace("(objectAtLocation Apple_bar__minus_01 loc_bar_1)", "")
+    game, cut = small_game("place", facts), "slice apple 2 with knife 1"
+    state, _ = play(game, "go to countertop 1", "take knife 1 from countertop 1")
+    assert cut not in admissible_commands(game, state)
+    for command in ("move knife 1 to countertop 1", "take apple 2 from countertop 1",
+                    "move apple 2 to countertop 1", "take knife 1 from countertop 1"):  # fmt: skip
+        state = step(game, state, command).state
+    assert cut in admissible_commands(game, state)
