@@ -321,3 +321,30 @@ def test_what_a_knife_reaches_is_listed_anew_where_only_the_place_of_a_thing_cha
                     "move apple 2 to countertop 1", "take knife 1 from countertop 1"):  # fmt: skip
         state = step(game, state, command).state
     assert cut in admissible_commands(game, state)
+
+
+def test_words_after_a_command_that_takes_none_are_not_understood():
+    game = small_game()
+    assert step(game, game.initial, "help").valid
+    for command in ("help me", "look around", "inventory list", " help "):
+        outcome = step(game, game.initial, command)
+        assert outcome.valid == (command == " help ")
+
+
+def test_the_thing_with_the_lowest_number_is_a_thing():
+    """Number 0 in hand is not an empty hand."""
+    game = small_game()
+    assert game.objects.number["apple 2"] == 0
+    state, texts = play(game, "go to countertop 1", "take apple 2 from countertop 1", "inventory")
+    assert texts[-1] == "You are carrying: a apple 2."
+    assert not step(game, state, "take knife 1 from countertop 1").valid
+    listed = admissible_commands(game, state)
+    assert {"move apple 2 to countertop 1", "examine apple 2"} <= set(listed)
+    assert not any(command.startswith("take ") for command in listed)
+
+
+def test_only_what_can_be_taken_is():
+    game = small_game()
+    state, _ = play(game, "go to drawer 2", "open drawer 2")
+    assert not step(game, state, "take desklamp 1 from drawer 2").valid
+    assert not step(game, state, "take book 1 from drawer 2").valid
