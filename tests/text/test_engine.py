@@ -348,3 +348,28 @@ def test_only_what_can_be_taken_is():
     state, _ = play(game, "go to drawer 2", "open drawer 2")
     assert not step(game, state, "take desklamp 1 from drawer 2").valid
     assert not step(game, state, "take book 1 from drawer 2").valid
+
+
+def test_heat_and_cold_drive_out_each_other_and_change_nothing_else():
+    game = small_game()
+    state, _ = play(game, "go to countertop 1", "take apple 2 from countertop 1")
+    mug, apple = (1 << game.objects.number[name] for name in ("mug 1", "apple 2"))
+    hot = step(game, step(game, state, "go to microwave 1").state, "heat apple 2 with microwave 1")
+    assert (hot.state.hot, hot.state.cool) == (apple, 0)
+    before = hot.state._replace(hot=apple | mug)
+    cold = step(game, step(game, before, "go to fridge 1").state, "cool apple 2 with fridge 1")
+    assert (cold.state.hot, cold.state.cool) == (mug, apple)
+    again = cold.state._replace(cool=apple | mug)
+    warm = step(game, step(game, again, "go to microwave 1").state, "heat apple 2 with microwave 1")
+    assert (warm.state.hot, warm.state.cool) == (mug | apple, mug)
+
+
+def test_only_lamps_are_used_and_each_is_listed_once():
+    twice = (
+        "(inReceptacle DeskLamp_bar_1 Drawer_bar_2) (receptacleAtLocation Drawer_bar_1 loc_bar_1)"
+    )
+    facts = FACTS.replace("(receptacleAtLocation Drawer_bar_1 loc_bar_5)", "") + twice
+    game = small_game("place", facts)
+    state, _ = play(game, "go to countertop 1")
+    listed = admissible_commands(game, state)
+    assert [command for command in listed if command.startswith("use ")] == ["use desklamp 1"]
