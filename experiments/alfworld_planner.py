@@ -131,7 +131,8 @@ def _initial_params(source: str | None, imitation: Imitation, tokenizer: WordTok
     if source is None:
         return None
     planner = load_planner(source)
-    if planner.tokenizer.to_dict() != tokenizer.to_dict():
+    known = planner.tokenizer
+    if not isinstance(known, WordTokenizer) or known.to_dict() != tokenizer.to_dict():
         raise ValueError(f"initial ({source}) has another vocabulary than this run")
     ours = jax.eval_shape(lambda key: imitation.init(key).params, jax.random.key(0))
     if jax.tree.map(jnp.shape, planner.params) != jax.tree.map(jnp.shape, ours):

@@ -35,7 +35,7 @@ from jaxagent.training.devices import (
     prepare_cpu_devices,
     use_compilation_cache,
 )
-from jaxagent.training.evaluate import evaluate, write_result
+from jaxagent.training.evaluate import evaluate, write_report, write_result
 from jaxagent.training.run_folder import record_of
 from jaxagent.training.trainer import Evaluation, Trainer, TrainState
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import ClassVar
 
 import pytest
 
@@ -479,6 +480,7 @@ class _Bare:
 def test_a_template_that_refuses_is_the_clients_trouble(generator):
     class Picky(_Bare):
         chat_template = "picky"
+        added_tokens_decoder: ClassVar = {}
 
         def apply_chat_template(self, *arguments, **options):
             raise RuntimeError("roles must alternate")

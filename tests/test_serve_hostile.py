@@ -159,12 +159,12 @@ def test_a_reply_that_nobody_reads_frees_its_place(server):
 def test_more_connections_than_there_may_be_close_the_idlest(server):
     before = threading.active_count()
     answering = connect(server)
-    answering.sendall(request(max_tokens=200, temperature=0))
+    answering.sendall(closing(max_tokens=2000, temperature=0))
+    wait_until(lambda: server.service.engine.under_way == 1)
     idle = [connect(server) for _ in range(60)]
     assert complete(server)["usage"]["completion_tokens"] > 0
     assert len(server.connections) <= 20
     assert threading.active_count() == before
-    answering.shutdown(1)
     assert status_of(read_all(answering)) == 200  # it was not idle
     for peer in [answering, *idle]:
         peer.close()

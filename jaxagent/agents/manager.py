@@ -127,8 +127,10 @@ class ManagedSimulator:
 
         aimed = self.simulator.aim(below, goal).replace(success=jnp.zeros((), bool))
         begin = (aimed, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
-        (below, reward, steps), (*record, poses) = jax.lax.scan(advance, begin, None, self.interval)
-        managed = self._state(Below(below, poses), *record, steps)
+        (below, reward, steps), (features, chosen, poses) = jax.lax.scan(
+            advance, begin, None, self.interval
+        )
+        managed = self._state(Below(below, poses), features, chosen, steps)
         return managed.replace(reward=reward, terminated=below.terminated, success=below.success)
 
     def pose(self, state: SimulatorState) -> Float[Array, "c Q"]:

@@ -109,7 +109,7 @@ def _policy(path: pathlib.Path, meta: dict[str, Any]) -> SkillPolicy:
     hints = typing.get_type_hints(SkillPolicy)
     if not isinstance(sizes, dict):
         raise ValueError(f"skill ({path}): its description lacks the sizes of the policy")
-    sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in sizes.items()}
+    sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in sizes.items()}
     for name, value in sizes.items():
         if name not in _SIZES or not is_bearable(value, hints[name]):
             raise ValueError(f"skill ({path}): policy {name} ({value!r}) is no size of a policy")
@@ -146,7 +146,7 @@ def _check_shapes(path: pathlib.Path, policy: SkillPolicy, arrays: dict[str, np.
     if "normaliser/mean" in arrays:
         whole, each = jnp.zeros(()), jnp.zeros(size)
         wanted["normaliser"] = {"count": whole, "mean": each, "squared_deviation": each}
-    expected = flax.traverse_util.flatten_dict(wanted, sep="/")
+    expected: dict[str, Any] = dict(flax.traverse_util.flatten_dict(wanted, sep="/"))
     for name in sorted(arrays.keys() | expected.keys()):
         found, right = (
             list(at[name].shape) if name in at else "nothing" for at in (arrays, expected)

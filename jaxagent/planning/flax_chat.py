@@ -17,6 +17,7 @@ from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.generate_reply import Completion
 from jaxagent.models.llm.load import LanguageModel
 from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.models.llm.tokenizer import encode_chat
 from jaxagent.planning.chat import ChatError, Message, Reply, Usage
 
 _TOKENS_AT_A_TIME = 8  # between two looks at whether to stop
@@ -53,7 +54,7 @@ class FlaxChat:
             raise ValueError(f"the tokeniser of {model.name} has no chat template")
         roles = ("system", "user", "assistant", "user")
         try:
-            _rendered(model, [Message(role, "x") for role in roles])
+            encode_chat(model.tokenizer, [Message(role, "x")._asdict() for role in roles])
         except Exception as error:  # templates raise what they like
             raise ValueError(
                 f"the chat template of {model.name} refuses a conversation with a system message: "
@@ -138,7 +139,8 @@ class FlaxChat:
             return Reply(said.text, usage, self._clock() - begin, finish)
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
-        return self._generator.encode(_rendered(self._model, messages))
+        tokens = encode_chat(self._model.tokenizer, [message._asdict() for message in messages])
+        return self._generator.encode(tokens)
 
     def _say(
         self,
@@ -173,15 +175,6 @@ class FlaxChat:
         while len(self._constraints) > 16:
             self._constraints.popitem(last=False)
         return self._constraints[key]
-
-
-def _rendered(model: LanguageModel, messages: Sequence[Message]) -> str:
-    """The conversation as the model was trained to read it, up to where its turn begins."""
-    return str(
-        model.tokenizer.apply_chat_template(
-            [message._asdict() for message in messages], add_generation_prompt=True, tokenize=False
-        )
-    )
 
 
 def _common(known: list[int], prompt: list[int]) -> int:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.constrain import bucket
-from jaxagent.models.llm.constrain_bytes import token_bytes
+from jaxagent.models.llm.constrain_tokens import token_bytes
 from jaxagent.models.llm.generate_reply import Completion
 from jaxagent.models.llm.llama import Llama
 from jaxagent.models.llm.load import LanguageModel

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from jaxagent.models.llm.batching import Progress
 from jaxagent.models.llm.constrain import Automaton
-from jaxagent.models.llm.constrain_bytes import compile_pattern, lift
 from jaxagent.models.llm.generate import Generator
 from jaxagent.models.llm.generate_reply import Completion
 from jaxagent.models.llm.sampling import SamplingConfig
+from jaxagent.models.llm.tokenizer import encode_chat
 from jaxagent.serve.answers import Said
 from jaxagent.serve.engine import Engine, EngineFailure
 from jaxagent.serve.fields import ApiError
@@ -101,8 +101,12 @@ class Service:
         wanted, tools = request.wanted, request.tools
 
         def encode() -> list[int]:
-            text = self._prompts.render(request.messages, tools)
-            return self._generator.encode(text)
+            tokens = encode_chat(
+                self._generator.model.tokenizer,
+                request.messages,
+                lambda messages: self._prompts.render(messages, tools),
+            )
+            return self._generator.encode(tokens)
 
         with _named("messages"):
             prompt = await self._in(self._texts, encode)
@@ -112,7 +116,7 @@ class Service:
             if request.schema is not None:
                 constraint = await self._schema(request.schema)
             elif request.any_object:
-                constraint = await self._built("any object", self._any_object)
+                constraint = await self._schema(any_object())
         if tools.offered:
             calls = await self._plan(tools)
         first = Choice(prompt, wanted.sampling(room), wanted, constraint, calls)
@@ -317,11 +321,6 @@ class Service:
     async def _schema(self, schema: Mapping[str, Any]) -> Automaton:
         key = json.dumps(schema)
         return await self._built(key, lambda: self._generator.json_schema(schema))
-
-    def _any_object(self) -> Automaton:
-        generator = self._generator
-        machine = compile_pattern(any_object())
-        return lift(machine, generator.token_bytes, end_token=generator.end_token)
 
     async def _built(self, key: str, build: Callable[[], Automaton]) -> Automaton:
         """An automaton, or why there is none; both are remembered, equal schemas wait together."""

@@ -92,22 +92,23 @@ def _keep(draft: pathlib.Path, name: str, source: Source, given: str) -> dict[st
     if isinstance(source, Written):
         target = draft / (name + source.suffix)
         source.write(target)
-        return {"given": given, "kept": target.name, "sha256": _digest(target, [target])}
+        entry = {"given": given, "kept": target.name, "files": [""]}
+        return entry | {"sha256": _digest(target, [target])}
     root, files = _listed(name, source)
+    places = _relative(root, files)
     try:
-        digest = _digest(root, files)
+        # The files are named: whoever reads them may add others of its own.
+        entry = {"given": given, "files": places, "sha256": _digest(root, files)}
         if sum(file.stat().st_size for file in files) > COPIED_UP_TO:
-            # All files of a folder count unless they were chosen; then only those are looked at.
-            chosen = [] if isinstance(source, pathlib.Path) else _relative(root, files)
-            return {"given": given, "at": str(root.absolute()), "files": chosen, "sha256": digest}
+            return entry | {"at": str(root.absolute())}
         target = draft / (name + root.suffix if root.is_file() else name)
-        for file, place in zip(files, _relative(root, files)):
+        for file, place in zip(files, places):
             copy = target / place if root.is_dir() else target
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
     except OSError as error:
         raise ValueError(f"{name} ({given}) cannot be read: {error.strerror}") from None
-    return {"given": given, "kept": target.name, "sha256": digest}
+    return entry | {"kept": target.name}
 
 
 def _listed(
@@ -150,9 +151,10 @@ def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         raise ValueError(f"{path} cannot be read: it is not JSON") from None
-    fields = {"given", "sha256"}
+    fields = {"given", "sha256", "files"}
     if not isinstance(manifest, dict) or not all(
-        isinstance(entry, dict) and fields < entry.keys() for entry in manifest.values()
+        isinstance(entry, dict) and fields < entry.keys() and {"kept", "at"} & entry.keys()
+        for entry in manifest.values()
     ):
         raise ValueError(f"{path} does not say what the run was begun with")
     return manifest
@@ -162,10 +164,10 @@ def _checked(folder: pathlib.Path, name: str, entry: Mapping[str, Any]) -> str:
     """The path of what was kept, if it is still that."""
     is_copy = "kept" in entry
     path = folder / FOLDER / entry["kept"] if is_copy else pathlib.Path(entry["at"])
-    files = [path / file for file in entry.get("files") or ()] or list(_files(path))
+    files = [path / place if place else path for place in entry["files"]]
     what = f"{name} ({path if is_copy else entry['given']})"
     try:
-        found = _digest(path, files) if files else None
+        found = _digest(path, files)
     except OSError:
         found = None
     if found is None:

@@ -160,7 +160,7 @@ def _checked(path: str | pathlib.Path, recording: Recording) -> Recording:
         )
     action = np.clip(action, -1.0, 1.0)
     is_edge = (np.abs(action) >= 1.0 - ROUNDING) & ~np.isfinite(pre_tanh)
-    pre_tanh = np.where(is_edge, np.asarray(undo_tanh(action)), pre_tanh)
+    pre_tanh = np.where(is_edge, np.asarray(undo_tanh(jnp.asarray(action))), pre_tanh)
     refuse(
         "pre_tanh",
         "must be what tanh makes the action of",

@@ -124,28 +124,28 @@ class LlamaConfig:
             )
         _refuse_unsupported(hf)
         rope_theta, rope_scaling = _rope_from_hf(hf)
-        most = _required(hf, "max_position_embeddings")
-        heads = _required(hf, "num_attention_heads")
+        most = _whole(hf, "max_position_embeddings")
+        heads = _whole(hf, "num_attention_heads")
         biased = bool(hf.get("attention_bias", False))
         return cls(
             model_type=model_type,
-            vocab_size=_required(hf, "vocab_size"),
-            hidden_size=_required(hf, "hidden_size"),
-            intermediate_size=_required(hf, "intermediate_size"),
-            num_layers=_required(hf, "num_hidden_layers"),
+            vocab_size=_whole(hf, "vocab_size"),
+            hidden_size=_whole(hf, "hidden_size"),
+            intermediate_size=_whole(hf, "intermediate_size"),
+            num_layers=_whole(hf, "num_hidden_layers"),
             num_heads=heads,
-            num_kv_heads=hf.get("num_key_value_heads") or heads,
-            head_dim=hf.get("head_dim") or _default_head_dim(hf, model_type),
+            num_kv_heads=_whole(hf, "num_key_value_heads", heads),
+            head_dim=_head_dim(hf, model_type),
             max_positions=most if rope_scaling is None else rope_scaling.stretched(most),
             rope_theta=rope_theta,
             rope_scaling=rope_scaling,
-            norm_epsilon=float(hf.get("rms_norm_eps", 1e-6)),
+            norm_epsilon=_real(hf, "rms_norm_eps", 1e-6),
             qkv_bias=model_type == "qwen2" or biased,
             output_bias=biased and model_type != "qwen2",
             mlp_bias=bool(hf.get("mlp_bias", False)),
             qk_norm=model_type == "qwen3",
             tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
-            initializer_range=float(hf.get("initializer_range", 0.02)),
+            initializer_range=_real(hf, "initializer_range", 0.02),
             dtype=dtype,
         )
 
@@ -192,10 +192,28 @@ def _required(hf: Mapping[str, Any], name: str) -> Any:
     return hf[name]
 
 
-def _default_head_dim(hf: Mapping[str, Any], model_type: str) -> int:
+def _whole(hf: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A count; where the file is silent, or says null, the default."""
+    value = _required(hf, name) if default is None else (hf.get(name) or default)
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} ({value!r:.60}) must be a whole number of at least 1")
+    return value
+
+
+def _real(hf: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """A positive number; see `_whole`."""
+    value = _required(hf, name) if default is None else (hf.get(name) or default)
+    if type(value) not in (int, float) or not 0 < value < float("inf"):
+        raise ValueError(f"{name} ({value!r:.60}) must be a positive number")
+    return float(value)
+
+
+def _head_dim(hf: Mapping[str, Any], model_type: str) -> int:
+    if hf.get("head_dim"):
+        return _whole(hf, "head_dim")
     if model_type == "qwen3":
         return 128  # what transformers assumes where the file is silent
-    hidden, heads = _required(hf, "hidden_size"), _required(hf, "num_attention_heads")
+    hidden, heads = _whole(hf, "hidden_size"), _whole(hf, "num_attention_heads")
     if hidden % heads:
         raise ValueError(
             f"hidden_size ({hidden}) must be divisible by num_attention_heads ({heads}) "
@@ -208,12 +226,14 @@ def _refuse_unsupported(hf: Mapping[str, Any]) -> None:
     activation = hf.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ValueError(f"hidden_act {activation!r} is not supported; supported: silu")
-    if hf.get("quantization_config"):
-        method = hf["quantization_config"].get("quant_method", "unknown")
+    quantised = hf.get("quantization_config")
+    if quantised:
+        is_described = isinstance(quantised, Mapping)
+        method = quantised.get("quant_method", "unknown") if is_described else "unknown"
         raise ValueError(
             f"quantization_config ({method}) is not supported: give an unquantised folder or a GGUF"
         )
-    if hf.get("use_sliding_window") or "sliding_attention" in (hf.get("layer_types") or ()):
+    if hf.get("use_sliding_window") or "sliding_attention" in str(hf.get("layer_types")):
         raise ValueError("sliding-window attention (use_sliding_window) is not supported")
     if (hf.get("partial_rotary_factor") or 1.0) != 1.0:
         raise ValueError(
@@ -227,7 +247,9 @@ def _rope_from_hf(hf: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
         if not isinstance(hf.get(name) or {}, Mapping):
             raise ValueError(f"{name} ({hf[name]!r}) must be an object")
     given = {**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
-    theta = float(given.get("rope_theta") or hf.get("rope_theta") or 10_000.0)
+    theta = _real(
+        {"rope_theta": given.get("rope_theta") or hf.get("rope_theta")}, "rope_theta", 1e4
+    )
     kind = given.get("rope_type") or given.get("type") or "default"
     if kind == "default":
         return theta, None
@@ -240,9 +262,10 @@ def _rope_from_hf(hf: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
         raise ValueError("yarn with mscale is not supported: it belongs to another architecture")
     if given.get("truncate", True) is not True:
         raise ValueError("yarn with truncate = false is not supported")
-    most = _required(hf, "max_position_embeddings")
+    most = _whole(hf, "max_position_embeddings")
     is_plain = kind in ("linear", "dynamic")  # these two do not look at the other field
-    original = int((not is_plain and given.get("original_max_position_embeddings")) or most)
+    name = "original_max_position_embeddings"
+    original = most if is_plain else _whole(given, name, most)
     is_told = kind != "yarn" or given.get("factor") is not None
     factor = _required(given, "factor") if is_told else most / original
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < 1e9:
@@ -251,11 +274,13 @@ def _rope_from_hf(hf: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
         kind=kind,
         factor=float(factor),
         original_max_positions=original,
-        low_freq_factor=float(given.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(given.get("high_freq_factor") or 4.0),
-        beta_fast=float(given.get("beta_fast") or 32.0),
-        beta_slow=float(given.get("beta_slow") or 1.0),
-        attention_factor=given.get("attention_factor"),
+        low_freq_factor=_real(given, "low_freq_factor", 1.0),
+        high_freq_factor=_real(given, "high_freq_factor", 4.0),
+        beta_fast=_real(given, "beta_fast", 32.0),
+        beta_slow=_real(given, "beta_slow", 1.0),
+        attention_factor=(
+            _real(given, "attention_factor") if given.get("attention_factor") else None
+        ),
     )
 
 

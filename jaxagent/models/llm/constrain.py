@@ -29,6 +29,10 @@ _LIST_LIMIT = 128
 _UNREACHABLE = np.iinfo(np.int32).max // 2
 
 
+class NothingToSay(ValueError):
+    """A set of no strings."""
+
+
 class Automaton(NamedTuple):
     """A deterministic automaton over tokens; state 0 is the start.
 
@@ -70,24 +74,29 @@ def automaton(edges: Sequence[tuple[np.ndarray, np.ndarray]], is_end: np.ndarray
         is_end: of each state, whether the string is complete there.
 
     Raises:
-        ValueError: the end cannot be reached from the start.
+        NothingToSay: the end cannot be reached from the start.
     """
     distance = _distances(edges, is_end)
     if distance[0] >= _UNREACHABLE:
-        raise ValueError("nothing can be said: no token sequence reaches an end")
+        raise NothingToSay("nothing can be said: no token sequence reaches an end")
     kept = distance < _UNREACHABLE
-    renumbered = np.cumsum(kept) - 1
+    is_whole = kept.all()
+    renumbered = (np.cumsum(kept) - 1).astype(np.int32)
     tokens, targets = [], []
     for (state_tokens, state_targets), keep in zip(edges, kept, strict=True):
         if keep:
-            alive = kept[state_targets]
-            order = np.argsort(state_tokens[alive], kind="stable")
-            tokens.append(state_tokens[alive][order])
-            targets.append(renumbered[state_targets[alive][order]])
+            if not is_whole:
+                alive = kept[state_targets]
+                state_tokens, state_targets = state_tokens[alive], renumbered[state_targets[alive]]
+            if (np.diff(state_tokens) < 0).any():
+                order = np.argsort(state_tokens, kind="stable")
+                state_tokens, state_targets = state_tokens[order], state_targets[order]
+            tokens.append(state_tokens.astype(np.int32, copy=False))
+            targets.append(state_targets.astype(np.int32, copy=False))
     return Automaton(
         offsets=np.concatenate([[0], np.cumsum([len(t) for t in tokens])]).astype(np.int64),
-        tokens=np.concatenate(tokens).astype(np.int32),
-        targets=np.concatenate(targets).astype(np.int32),
+        tokens=np.concatenate(tokens),
+        targets=np.concatenate(targets),
         distance=distance[kept].astype(np.int32),
     )
 

@@ -1,19 +1,15 @@
-"""Regular languages over bytes, and what tokens make of them.
+"""Regular languages over bytes.
 
-A pattern is built from `literal`, `byte_range`, `sequence`, `choice` and `repeat`, turned into a
-deterministic automaton over bytes by the subset construction, and lifted to tokens: token t leads
-from state s to where its bytes lead. Every tokenisation of a permitted string is permitted.
+A pattern is built from `literal`, `byte_range`, `sequence`, `choice`, `repeat` and `both`, and
+turned into a deterministic automaton over bytes by the subset construction.
 """
 
 import dataclasses
+import functools
 import itertools
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-
-from jaxagent.models.llm.constrain import Automaton, automaton
 
 # Byte strings of more states than this would take minutes and gigabytes over a large vocabulary.
 MAX_STATES = 20_000
@@ -21,6 +17,23 @@ _TOO_LARGE = (
     f"the pattern needs more than {MAX_STATES} states: lower its repetition counts (those of what "
     "is nested multiply), or take fewer alternatives"
 )
+
+
+class TooLarge(ValueError):
+    """A pattern that needs more states than can be built."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ByteAutomaton:
+    """A deterministic automaton over bytes.
+
+    Attributes:
+        targets: [S, 256], the state after each byte; S − 1 is dead and leads to itself.
+        is_complete: of each state, whether the string may end there.
+    """
+
+    targets: np.ndarray
+    is_complete: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +45,15 @@ class Pattern:
     low: int = 0
     high: int | None = 0
     needed: tuple[bool, ...] = ()
+    machine: ByteAutomaton | None = None
+
+    @functools.cached_property
+    def size(self) -> int:
+        """About how many states it takes."""
+        inner = sum(part.size for part in self.parts)
+        if self.kind in ("repeat", "joined"):
+            return inner * max(self.low + 1 if self.high is None else self.high, 1)
+        return inner + (1 if self.machine is None else len(self.machine.targets))
 
 
 def byte_range(low: int, high: int) -> Pattern:
@@ -69,6 +91,27 @@ def literal(text: str) -> Pattern:
     return sequence(*(byte_range(b, b) for b in text.encode()))
 
 
+def of_machine(machine: ByteAutomaton) -> Pattern:
+    """The strings of an automaton."""
+    return Pattern("machine", machine=machine)
+
+
+def compact(pattern: Pattern) -> Pattern:
+    """The same strings in as few states as there are; for what is repeated often."""
+    return of_machine(_minimal(compile_pattern(pattern)))
+
+
+def both(*patterns: Pattern) -> Pattern:
+    """Strings that are in every one of several patterns."""
+    first, *rest = patterns
+    if not rest:
+        return first
+    machine = compile_pattern(first)
+    for pattern in rest:
+        machine = _product(machine, compile_pattern(pattern))
+    return of_machine(machine)
+
+
 class _Graph:
     """A non-deterministic automaton over bytes, with moves that read nothing."""
 
@@ -78,7 +121,7 @@ class _Graph:
 
     def new(self) -> int:
         if len(self.moves) >= MAX_STATES:
-            raise ValueError(_TOO_LARGE)
+            raise TooLarge(_TOO_LARGE)
         self.moves.append([])
         self.free.append([])
         return len(self.moves) - 1
@@ -164,6 +207,25 @@ class _Graph:
         self.free[said].append(end)
         return end
 
+    def _machine(self, pattern: Pattern, start: int) -> int:
+        """A node for each state but the dead one, which is the last."""
+        machine = pattern.machine
+        if machine is None:
+            raise ValueError("a pattern of kind machine must hold one")
+        nodes = [self.new() for _ in range(len(machine.targets) - 1)]
+        end = self.new()
+        if nodes:
+            self.free[start].append(nodes[0])
+        for node, row, is_complete in zip(
+            nodes, machine.targets, machine.is_complete, strict=False
+        ):
+            for low, high in _runs(row):
+                if row[low] < len(nodes):
+                    self.moves[node].append((low, high, nodes[row[low]]))
+            if is_complete:
+                self.free[node].append(end)
+        return end
+
     def closure(self, nodes: set[int]) -> frozenset[int]:
         """Nodes reached without reading."""
         pending, seen = list(nodes), set(nodes)
@@ -174,19 +236,6 @@ class _Graph:
                     pending.append(node)
         # Nodes that only pass on say nothing about where one is, except the end.
         return frozenset(n for n in seen if self.moves[n] or not self.free[n])
-
-
-@dataclasses.dataclass(frozen=True)
-class ByteAutomaton:
-    """A deterministic automaton over bytes.
-
-    Attributes:
-        targets: [S, 256], the state after each byte; S − 1 is dead and leads to itself.
-        is_complete: of each state, whether the string may end there.
-    """
-
-    targets: np.ndarray
-    is_complete: np.ndarray
 
 
 def compile_pattern(pattern: Pattern) -> ByteAutomaton:
@@ -214,163 +263,60 @@ def compile_pattern(pattern: Pattern) -> ByteAutomaton:
                 row[low:high] = number[key]
         rows.append(row)
         if len(pending) > MAX_STATES:
-            raise ValueError(_TOO_LARGE)
+            raise TooLarge(_TOO_LARGE)
     dead = len(rows)
     targets = np.stack([*rows, np.full(256, dead, np.int32)])
     is_complete = np.array([end in subset for subset in pending] + [False])
     return ByteAutomaton(np.where(targets < 0, dead, targets), is_complete)
 
 
-class TokenBytes:
-    """The bytes of every token as a trie: beginnings that tokens have in common are read once.
-
-    Args:
-        token_bytes: of each id; empty for tokens that stand for no text, which are never read.
-    """
-
-    def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        bytes_, tokens, children = [0], [-1], [[]]
-        place: dict[tuple[int, int], int] = {}
-
-        def grow(parent: int, byte: int) -> int:
-            children[parent].append(len(tokens))
-            bytes_.append(byte)
-            tokens.append(-1)
-            children.append([])
-            return len(tokens) - 1
-
-        for token, spelled in enumerate(token_bytes):
-            node = parent = 0
-            for byte in spelled:
-                parent, node = node, place.get((node, byte), 0)
-                if not node:
-                    node = place[parent, byte] = grow(parent, byte)
-            if node and tokens[node] >= 0:  # two tokens of the same bytes
-                node = grow(parent, spelled[-1])
-            if node:
-                tokens[node] = token
-        self._num_ids = len(token_bytes)
-        self._bytes, self._tokens = np.array(bytes_), np.array(tokens, np.int32)
-        self._count = np.array([*map(len, children)])
-        self._first = np.cumsum(self._count) - self._count
-        self._children = np.array([*itertools.chain(*children)], np.int64)
-
-    def follow(self, machine: ByteAutomaton, state: int) -> tuple[np.ndarray, np.ndarray]:
-        """(token ids, states they lead to) of all tokens that survive, by id."""
-        dead = len(machine.targets) - 1
-        after = machine.targets.reshape(-1)
-        nodes, at = np.zeros(1, np.int64), np.array([state], np.int64)
-        reached_tokens, reached_at = [], []
-        while len(nodes):
-            count = self._count[nodes]
-            begin = self._first[nodes] - (np.cumsum(count) - count)
-            nodes = self._children[np.repeat(begin, count) + np.arange(count.sum())]
-            at = after[np.repeat(at, count) * 256 + self._bytes[nodes]]
-            alive = np.flatnonzero(at != dead)
-            nodes, at = nodes[alive], at[alive]
-            tokens = self._tokens[nodes]
-            is_whole = np.flatnonzero(tokens >= 0)
-            reached_tokens.append(tokens[is_whole])
-            reached_at.append(at[is_whole])
-        ids, at = np.concatenate(reached_tokens), np.concatenate(reached_at)
-        if len(ids) < self._num_ids // 16:
-            order = np.argsort(ids)
-            return ids[order], at[order]
-        # Much of the vocabulary: to lay it out is quicker than to sort it.
-        row = np.full(self._num_ids, -1, np.int32)
-        row[ids] = at
-        ids = np.flatnonzero(row >= 0)
-        return ids.astype(np.int32), row[ids]
+def _runs(row: np.ndarray) -> list[tuple[int, int]]:
+    """(first, last) of each stretch of bytes that lead to the same state."""
+    cuts = np.flatnonzero(np.diff(row)) + 1
+    return list(zip([0, *cuts.tolist()], [*(cuts - 1).tolist(), 255], strict=True))
 
 
-def lift(machine: ByteAutomaton, tokens: TokenBytes, *, end_token: int) -> Automaton:
-    """The automaton over tokens whose strings are those of an automaton over bytes.
-
-    Args:
-        machine: over bytes.
-        tokens: the bytes of every token.
-        end_token: ends a string that could also go on.
-
-    Raises:
-        ValueError: no token sequence spells a permitted string.
-    """
-    number = np.full(len(machine.targets), -1, np.int32)
-    number[0] = 0
-    pending, edges, ends = [0], [], []
-    for state in pending:
-        ids, targets = tokens.follow(machine, state)
-        is_found = np.zeros(len(number), bool)
-        is_found[targets] = True
-        found = np.flatnonzero(is_found & (number < 0))
-        number[found] = len(pending) + np.arange(len(found))
-        pending += found.tolist()
-        is_complete = bool(machine.is_complete[state])
-        edges.append((ids, number[targets]))
-        ends.append(is_complete and not len(ids))
-    over = len(edges)
-    for place, state in enumerate(pending):
-        ids, targets = edges[place]
-        if machine.is_complete[state] and len(ids):
-            edges[place] = (np.append(ids, end_token), np.append(targets, over))
-    edges.append((np.zeros(0, np.int32), np.zeros(0, np.int32)))
-    return automaton(edges, np.array([*ends, True]))
+def _product(first: ByteAutomaton, second: ByteAutomaton) -> ByteAutomaton:
+    """Strings that both accept."""
+    width = len(second.targets)
+    dead = len(first.targets) * width - 1
+    is_dead = np.zeros(len(first.targets), bool), np.zeros(width, bool)
+    is_dead[0][-1] = is_dead[1][-1] = True
+    number, pending, rows = {0: 0}, [0], []
+    for pair in pending:
+        a, b = divmod(pair, width)
+        a, b = first.targets[a], second.targets[b]
+        pairs = np.where(is_dead[0][a] | is_dead[1][b], dead, a.astype(np.int64) * width + b)
+        for found in np.unique(pairs).tolist():
+            if found != dead and found not in number:
+                number[found] = len(number)
+                pending.append(found)
+        if len(pending) > MAX_STATES:
+            raise TooLarge(_TOO_LARGE)
+        rows.append(pairs)
+    number[dead] = len(pending)
+    known = np.array(sorted(number))
+    places = np.array([number[pair] for pair in known.tolist()])
+    targets = places[np.searchsorted(known, np.stack([*rows, np.full(256, dead)]))]
+    ends = [first.is_complete[p // width] and second.is_complete[p % width] for p in pending]
+    return ByteAutomaton(targets.astype(np.int32), np.array([*ends, False]))
 
 
-def token_bytes(tokenizer: Any) -> list[bytes]:
-    """The bytes that each token adds to the text.
-
-    Args:
-        tokenizer: a fast tokeniser of transformers, byte-level (GPT-2, Llama 3, SmolLM2, Qwen)
-            or with byte fallback (SentencePiece, Llama 2).
-
-    Returns:
-        Of each id; b"" for special tokens, which are no text, and for ids that are not used. A
-        SentencePiece word carries its space, also at the beginning of a text, where the decoder
-        drops it.
-
-    Raises:
-        ValueError: the tokeniser's decoder is of neither kind.
-    """
-    described = json.loads(tokenizer.backend_tokenizer.to_str())
-    kinds = _decoder_kinds(described.get("decoder"))
-    if "ByteLevel" in kinds:
-        alphabet = {character: byte for byte, character in _byte_characters().items()}
-
-        def spelled(text: str) -> bytes:
-            return bytes(alphabet[c] for c in text)
-    elif kinds & {"ByteFallback", "Metaspace"}:
-
-        def spelled(text: str) -> bytes:
-            if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-                return bytes([int(text[3:5], 16)])
-            return text.replace("▁", " ").encode()
-    else:
-        raise ValueError(
-            f"cannot tell the bytes of tokens: decoder ({sorted(kinds)}) must be ByteLevel, "
-            "ByteFallback or Metaspace"
-        )
-    added = {item["id"]: item for item in described.get("added_tokens", [])}
-    vocabulary = tokenizer.get_vocab()
-    result = [b""] * (max(vocabulary.values(), default=-1) + 1)
-    for text, token in vocabulary.items():
-        if token not in added:
-            result[token] = spelled(text)
-        elif not added[token]["special"]:
-            result[token] = text.encode()
-    return result
-
-
-def _decoder_kinds(decoder: dict[str, Any] | None) -> set[str]:
-    if decoder is None:
-        return set()
-    parts = decoder.get("decoders", [decoder])
-    return {part["type"] for part in parts}
-
-
-def _byte_characters() -> dict[int, str]:
-    """The printable character that byte-level tokenisers write for each byte (GPT-2)."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {byte: chr(byte) for byte in shown} | {
-        byte: chr(256 + place) for place, byte in enumerate(hidden)
-    }
+def _minimal(machine: ByteAutomaton) -> ByteAutomaton:
+    """Equal states made one, in their order (Moore 1956); states without an end are dead."""
+    group = machine.is_complete.astype(np.int64)
+    count = 0
+    while True:
+        rows = np.concatenate([group[:, None], group[machine.targets]], axis=1)
+        _, first, group = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        group = group.reshape(-1)
+        if len(first) == count:
+            break
+        count = len(first)
+    # By first appearance, the start at the beginning and the dead state at the end.
+    dead = group[-1]
+    order = np.argsort(np.where(np.arange(count) == dead, len(group), first))
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    targets = place[group[machine.targets[first[order]]]]
+    return ByteAutomaton(targets.astype(np.int32), machine.is_complete[first[order]])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxagent.models.llm.constrain import Automaton, determinise
+from jaxagent.models.llm.tokenizer import text_before
 
 Rule = Sequence[Sequence[str]]
 """Slots of a sentence, each a list of alternative phrases; a space joins them."""
@@ -28,6 +29,16 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     except UnicodeEncodeError:
         raise ValueError(f"text ({text!r}) holds half of a surrogate pair") from None
     return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def encode_following(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a text that follows another one: no space is put before it.
+
+    Raises:
+        ValueError: see `encode`.
+    """
+    before = text_before(tokenizer)
+    return encode(tokenizer, before + text)[len(encode(tokenizer, before)) :]
 
 
 def string_set(tokenizer: Any, strings: Sequence[str], *, end_token: int) -> Automaton:
@@ -51,7 +62,7 @@ def string_set(tokenizer: Any, strings: Sequence[str], *, end_token: int) -> Aut
         if not text:
             raise ValueError(f"strings[{number}] must not be empty")
         state = 0
-        for token in encode(tokenizer, text):
+        for token in encode_following(tokenizer, text):
             _refuse_special(token, special, f"strings[{number}] ({text!r})")
             if token not in edges[state]:
                 edges[state][token] = [len(edges)]
@@ -122,16 +133,16 @@ def _check(rules: Sequence[Rule]) -> None:
 
 def _slots(tokenizer: Any, rule: Rule) -> list[list[list[int]]]:
     """Tokens of each phrase, in the place where it stands in a sentence."""
-    slots = [[encode(tokenizer, phrase) for phrase in rule[0]]]
+    slots = [[encode_following(tokenizer, phrase) for phrase in rule[0]]]
     for before, slot in itertools.pairwise(rule):
         head = before[0]
-        skip = len(encode(tokenizer, head))
-        slots.append([encode(tokenizer, f"{head} {phrase}")[skip:] for phrase in slot])
+        skip = len(encode_following(tokenizer, head))
+        slots.append([encode_following(tokenizer, f"{head} {phrase}")[skip:] for phrase in slot])
     # Every phrase stands in one of these sentences; all sentences would be too many.
     for number in range(max(map(len, rule))):
         sentence = " ".join(slot[number % len(slot)] for slot in rule)
         pieces = [tokens[number % len(tokens)] for tokens in slots]
-        if list(itertools.chain(*pieces)) != encode(tokenizer, sentence):
+        if list(itertools.chain(*pieces)) != encode_following(tokenizer, sentence):
             raise ValueError(
                 f"the tokeniser does not split {sentence!r} between its phrases: "
                 "use string_set on whole sentences"

@@ -14,9 +14,15 @@ from typing import Any, cast
 
 from jaxagent.models.llm.batching import Batcher
 from jaxagent.models.llm.constrain import Automaton, Packer, bucket
-from jaxagent.models.llm.constrain_bytes import TokenBytes, token_bytes
 from jaxagent.models.llm.constrain_json import json_schema
-from jaxagent.models.llm.constrain_text import Rule, encode, string_set, verb_object_grammar
+from jaxagent.models.llm.constrain_text import (
+    Rule,
+    encode,
+    encode_following,
+    string_set,
+    verb_object_grammar,
+)
+from jaxagent.models.llm.constrain_tokens import TokenBytes, token_bytes
 from jaxagent.models.llm.generate_reply import Completion, Prompt, Request
 from jaxagent.models.llm.generate_rows import RowBatch
 from jaxagent.models.llm.generate_steps import CAPACITY
@@ -131,7 +137,8 @@ class Generator:
         Raises:
             ValueError: the tokeniser is of an unknown kind.
         """
-        return TokenBytes(token_bytes(self.model.tokenizer))
+        # Ids beyond the model's vocabulary cannot be said.
+        return TokenBytes(token_bytes(self.model.tokenizer)[: self.model.config.vocab_size])
 
     def generate(
         self,
@@ -270,5 +277,11 @@ class Session:
             raise ValueError(f"score needs a session of one row, found {self._batch}")
         generator = self._generator
         generator.warn_of_blank(prompt)
-        tree = candidate_tree([generator.encode(candidate) for candidate in candidates])
+        tokenizer = generator.model.tokenizer
+        tree = candidate_tree(
+            [
+                encode_following(tokenizer, c) if isinstance(c, str) else generator.encode(c)
+                for c in candidates
+            ]
+        )
         return self._rows.score(generator.encode(prompt), tree, generator.end_token)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxagent.models.llm.constrain import Automaton
 from jaxagent.models.llm.generate_steps import Finish
 from jaxagent.models.llm.sampling import Origin, SamplingConfig
+from jaxagent.models.llm.tokenizer import text_before
 
 Prompt = str | Sequence[int]
 """Token ids, or text that is encoded as it stands, without special tokens around it."""
@@ -136,6 +137,8 @@ class Reply:
         self.finish_reason: FinishReason | None = None
         self.tokens: list[int] = []
         self._tokenizer = tokenizer
+        before = text_before(tokenizer)
+        self._before = tokenizer.encode(before, add_special_tokens=False) if before else []
         self._logs: list[np.ndarray] = []
         self._text, self._shown = "", 0
 
@@ -202,9 +205,13 @@ class Reply:
     def _decode(self, tokens: list[int]) -> str:
         if tokens and tokens[-1] in self.request.stop_tokens:
             tokens = tokens[:-1]
-        return self._tokenizer.decode(
-            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        text, before = (
+            self._tokenizer.decode(
+                each, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+            for each in (self._before + tokens, self._before)
         )
+        return text[len(before) :]
 
     def _possible_stop(self, text: str) -> int:
         """Length of the longest end of the text with which a stop string begins."""

@@ -5,6 +5,7 @@ vocabulary; the format itself is a header that one pass reads.
 """
 
 import dataclasses
+import math
 import mmap
 import re
 import struct
@@ -39,6 +40,21 @@ _TOP_NAMES = {
     "output.weight": "lm_head.weight",
 }
 _ROPE_FREQUENCIES = "rope_freqs.weight"
+_MOST_VALUES = 1 << 48
+# Fields of other models of the same name, which change what is computed.
+_NOT_COMPUTED = (
+    "expert_count",
+    "attention.scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "logit_scale",
+    "embedding_scale",
+    "residual_scale",
+    "use_parallel_residual",
+    "rope.scaling.yarn_log_multiplier",
+)
 
 
 class GGUF(NamedTuple):
@@ -63,7 +79,14 @@ def open_gguf(path: Path) -> GGUF:
                 raise ValueError(f"{path} is not a GGUF file: it begins with {view[:4]!r}")
             try:
                 return _parse(path, view)
-            except (struct.error, IndexError, UnicodeDecodeError) as error:
+            except (
+                struct.error,
+                IndexError,
+                UnicodeDecodeError,
+                OverflowError,
+                MemoryError,
+                RecursionError,
+            ) as error:
                 raise ValueError(f"{path}: broken or truncated GGUF header: {error}") from None
 
 
@@ -77,9 +100,16 @@ def _parse(path: Path, view: mmap.mmap) -> GGUF:
     infos = []
     for _ in range(tensor_count):
         name = cursor.string()
-        shape = tuple(cursor.scalar("Q") for _ in range(cursor.scalar("I")))
+        dimensions = cursor.scalar("I")
+        if not 1 <= dimensions <= 4:
+            raise ValueError(f"{path}: tensor {name!r:.60} has {dimensions} dimensions, not 1 to 4")
+        shape = tuple(cursor.scalar("Q") for _ in range(dimensions))
         infos.append((name, shape[::-1], cursor.scalar("I"), cursor.scalar("Q")))
     alignment = metadata.get("general.alignment", 32)
+    if type(alignment) is not int or alignment < 1:
+        raise ValueError(
+            f"{path}: general.alignment ({alignment!r:.60}) must be a whole number of at least 1"
+        )
     data = -(-cursor.offset // alignment) * alignment
     return GGUF(path, metadata, {n: (shape, kind, data + at) for n, shape, kind, at in infos})
 
@@ -136,30 +166,71 @@ def config_from_gguf(file: GGUF) -> LlamaConfig:
             raise ValueError(f"{file.path}: metadata lacks {architecture}.{name}")
         return fields[name]
 
-    if fields.get("expert_count"):
-        raise ValueError(f"{file.path}: mixture of experts is not supported")
-    heads, hidden = required("attention.head_count"), required("embedding_length")
-    most, scaling = required("context_length"), _scaling(file, fields)
-    config = LlamaConfig(
-        model_type=architecture,
-        vocab_size=_shape(file, "token_embd.weight")[0],
-        hidden_size=hidden,
-        intermediate_size=required("feed_forward_length"),
-        num_layers=required("block_count"),
-        num_heads=heads,
-        num_kv_heads=fields.get("attention.head_count_kv", heads),
-        head_dim=fields.get("attention.key_length", hidden // heads),
-        max_positions=most if scaling is None else scaling.stretched(most),
-        rope_theta=float(fields.get("rope.freq_base", 10_000.0)),
-        rope_scaling=scaling,
-        norm_epsilon=float(f"{required('attention.layer_norm_rms_epsilon'):.6g}"),  # was float32
-        qkv_bias="blk.0.attn_q.bias" in file.tensors,
-        output_bias="blk.0.attn_output.bias" in file.tensors,
-        mlp_bias="blk.0.ffn_up.bias" in file.tensors,
-        qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
-        tie_embeddings="output.weight" not in file.tensors,
-    )
+    def whole(name: str, default: int | None = None) -> int:
+        value = required(name) if default is None else fields.get(name, default)
+        if type(value) is not int or value < 1:
+            raise ValueError(
+                f"{file.path}: {architecture}.{name} ({value!r:.60}) must be a whole number of at "
+                "least 1"
+            )
+        return value
+
+    def positive(name: str, default: float | None = None) -> float:
+        value = required(name) if default is None else fields.get(name, default)
+        if type(value) not in (int, float) or not 0 < value < float("inf"):
+            raise ValueError(
+                f"{file.path}: {architecture}.{name} ({value!r:.60}) must be a positive number"
+            )
+        return float(value)
+
+    for name in _NOT_COMPUTED:
+        if fields.get(name):
+            raise ValueError(
+                f"{file.path}: {architecture}.{name} ({fields[name]!r:.60}) is not supported"
+            )
+    heads, hidden = whole("attention.head_count"), whole("embedding_length")
+    most, scaling = whole("context_length"), _scaling(file, fields)
+    described = {
+        "model_type": architecture,
+        "vocab_size": _shape(file, "token_embd.weight")[0],
+        "hidden_size": hidden,
+        "intermediate_size": whole("feed_forward_length"),
+        "num_layers": whole("block_count"),
+        "num_heads": heads,
+        "num_kv_heads": whole("attention.head_count_kv", heads),
+        "head_dim": whole("attention.key_length", max(hidden // heads, 1)),
+        "max_positions": most if scaling is None else scaling.stretched(most),
+        "rope_theta": positive("rope.freq_base", 10_000.0),
+        "rope_scaling": scaling,
+        "norm_epsilon": float(f"{positive('attention.layer_norm_rms_epsilon'):.6g}"),  # was float32
+        "qkv_bias": "blk.0.attn_q.bias" in file.tensors,
+        "output_bias": "blk.0.attn_output.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        "qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
+        "tie_embeddings": "output.weight" not in file.tensors,
+    }
+    described["head_dim"] = _head_dim(file, fields, described["head_dim"])
+    try:
+        config = LlamaConfig(**described)
+    except ValueError as error:
+        raise ValueError(f"{file.path}: {error}") from None
     return _with_llama3_scaling(file, config)
+
+
+def _head_dim(file: GGUF, fields: dict[str, Any], size: int) -> int:
+    """The size, where all that else is said of a head agrees with it."""
+    for name in ("attention.value_length", "rope.dimension_count"):
+        if fields.get(name, size) != size:
+            raise ValueError(
+                f"{file.path}: {name} ({fields[name]!r:.60}) must be the size of a head ({size})"
+            )
+    window, length = fields.get("attention.sliding_window"), fields.get("context_length")
+    if window and (type(window) is not int or type(length) is not int or window < length):
+        raise ValueError(
+            f"{file.path}: attention.sliding_window ({window!r:.60}) below the context is not "
+            "supported"
+        )
+    return size
 
 
 def _shape(file: GGUF, name: str) -> tuple[int, ...]:
@@ -179,15 +250,23 @@ def _scaling(file: GGUF, fields: dict[str, Any]) -> RopeScaling | None:
     return RopeScaling(
         kind=kind,
         factor=_scaling_factor(file, fields),
-        original_max_positions=fields.get(
-            "rope.scaling.original_context_length", fields["context_length"]
-        ),
+        original_max_positions=_original_length(file, fields),
     )
+
+
+def _original_length(file: GGUF, fields: dict[str, Any]) -> int:
+    name = "rope.scaling.original_context_length"
+    length = fields.get(name, fields.get("context_length"))
+    if type(length) is not int or length < 1:
+        raise ValueError(
+            f"{file.path}: {name} ({length!r:.60}) must be a whole number of at least 1"
+        )
+    return length
 
 
 def _scaling_factor(file: GGUF, fields: dict[str, Any]) -> float:
     factor = fields.get("rope.scaling.factor")
-    if not isinstance(factor, int | float) or factor <= 0:
+    if not isinstance(factor, int | float) or not 0 < factor < float("inf"):
         raise ValueError(f"{file.path}: rope.scaling.factor ({factor!r}) must be a positive number")
     return float(factor)
 
@@ -214,6 +293,8 @@ def tensors_from_gguf(file: GGUF, config: LlamaConfig) -> dict[str, StoredTensor
     """
     stored = {}
     for name, (shape, _, _) in file.tensors.items():
+        if math.prod(shape) > _MOST_VALUES:
+            raise ValueError(f"{file.path}: tensor {name!r:.60} has shape {list(shape)}: too large")
         if name != _ROPE_FREQUENCIES:
             stored[_hf_name(file, name)] = StoredTensor(shape, _reader(file, name, config))
     return stored
@@ -253,11 +334,24 @@ def _dequantised(file: GGUF, name: str) -> np.ndarray:
         quantisation = gguf.GGMLQuantizationType(kind)
     except ValueError:
         raise ValueError(f"{file.path}: tensor {name!r} has unknown type {kind}") from None
-    stored_shape = gguf.quant_shape_to_byte_shape(shape, quantisation)
-    if offset + int(np.prod(stored_shape)) > file.path.stat().st_size:
+    size, per_block = gguf.GGML_QUANT_SIZES[quantisation]
+    if shape[-1] % size or not all(shape):
+        raise ValueError(
+            f"{file.path}: tensor {name!r} of type {quantisation.name} has shape {list(shape)}, "
+            f"which does not consist of blocks of {size}"
+        )
+    stored_shape = (*shape[:-1], shape[-1] // size * per_block)
+    if offset + math.prod(stored_shape) > file.path.stat().st_size:
         raise ValueError(f"{file.path}: tensor {name!r} does not lie inside the file (truncated?)")
     raw = np.memmap(file.path, np.uint8, "r", offset, stored_shape)
-    return gguf.quants.dequantize(raw, quantisation).reshape(shape)
+    try:
+        with np.errstate(all="ignore"):
+            return gguf.quants.dequantize(raw, quantisation).reshape(shape)
+    except NotImplementedError:
+        raise ValueError(
+            f"{file.path}: tensor {name!r} has type {quantisation.name}, which cannot be "
+            "de-quantised; convert the file to F16, Q8_0 or another common type"
+        ) from None
 
 
 def require_gguf() -> Any:

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxagent.models.llm.attention import BLOCK, attend, attend_cached, attend_causal
@@ -334,7 +335,7 @@ def require_ids(tokens: Int[Array, "B L"], vocab_size: int) -> None:
     Raises:
         ValueError: one lies outside; it is named.
     """
-    if isinstance(tokens, jax.core.Tracer):
+    if isinstance(tokens, Tracer):
         return
     ids = np.asarray(tokens)
     outside = ids[(ids < 0) | (ids >= vocab_size)]

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxagent.models.llm.config import Dtype, LlamaConfig
 from jaxagent.models.llm.gguf import GGUF, config_from_gguf, open_gguf, tensors_from_gguf
+from jaxagent.models.llm.gguf_tokenizer import tokenizer_from_gguf
 from jaxagent.models.llm.host_memory import give_back_memory
 from jaxagent.models.llm.saved_files import MODEL_FILES, replaced_files, unfinished_save
 from jaxagent.models.llm.tensor_files import (
@@ -25,7 +26,7 @@ from jaxagent.models.llm.tensor_files import (
     read_json_object,
     write_safetensors,
 )
-from jaxagent.models.llm.tokenizer import load_tokenizer, tokenizer_from_gguf
+from jaxagent.models.llm.tokenizer import load_tokenizer
 from jaxagent.models.llm.weights import params_to_tensors, read_params
 
 PACKAGED: dict[str, tuple[str, str]] = {
@@ -34,7 +35,7 @@ PACKAGED: dict[str, tuple[str, str]] = {
 """Models that a Python package carries: name -> (package, file in it)."""
 
 # Of what a GGUF file becomes: raised where another folder is made of the same file.
-_CONVERSION = 2
+_CONVERSION = 3
 
 SPECIAL_ROLES = ("bos", "eos", "pad")
 
@@ -180,14 +181,21 @@ def _read_gguf(file: GGUF, name: str, dtype: Dtype) -> LanguageModel:
     config = dataclasses.replace(config_from_gguf(file), dtype=dtype)
     params = read_params(config, tensors_from_gguf(file, config), dtype)
     ends = _gguf_end_tokens(file, config.vocab_size)
-    return LanguageModel(config, params, tokenizer_from_gguf(file.metadata), name, ends)
+    return LanguageModel(config, params, _tokenizer(file), name, ends)
+
+
+def _tokenizer(file: GGUF) -> PreTrainedTokenizerBase:
+    try:
+        return tokenizer_from_gguf(file.metadata)
+    except ValueError as error:
+        raise ValueError(f"{file.path}: {error}") from None
 
 
 def _convert(file: GGUF, folder: Path) -> None:
     """Write the GGUF as a Hugging Face folder that appears whole or not at all."""
     config = config_from_gguf(file)
     stored = tensors_from_gguf(file, config)
-    tokenizer = tokenizer_from_gguf(file.metadata)
+    tokenizer = _tokenizer(file)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".converting-") as unfinished:
         made = Path(unfinished) / "model"

@@ -45,13 +45,45 @@ _PLAIN: dict[str, tuple] = {
     "modules_to_save": (None, [], ()),
     "rank_pattern": ({}, None),
     "alpha_pattern": ({}, None),
-    "layers_to_transform": (None,),
-    "layer_replication": (None,),
+    "layers_to_transform": (None, []),
+    "layer_replication": (None, []),
     "lora_bias": (False, None),
     "use_qalora": (False, None),
     "trainable_token_indices": (None, [], {}),
+    "target_parameters": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "arrow_config": (None,),
+    "megatron_config": (None,),
+    "ensure_weight_tying": (False, None),
+    # The others (pissa, olora, corda, loftq, lora_ga) take something out of the model's own
+    # weights when they begin: what is added belongs to those changed weights.
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
 """Fields of adapter_config.json that change what is computed, and the values we compute."""
+
+_NEUTRAL = {
+    "peft_type",
+    "task_type",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "peft_version",
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "exclude_modules",
+    "layers_pattern",
+    "megatron_core",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "qalora_group_size",
+    "runtime_config",
+}
+"""Fields that are read elsewhere, or that matter in training alone."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,9 +222,14 @@ def load_lora(folder: str | Path, config: LlamaConfig) -> tuple[LoRA, Adapters]:
     described = read_json_object(file)
     if described.get("peft_type") != "LORA":
         raise ValueError(f"{file}: peft_type {described.get('peft_type')!r} is not supported: LORA")
-    for field, plain in _PLAIN.items():
-        if field in described and described[field] not in plain:
-            raise ValueError(f"{file}: {field} = {described[field]!r} is not supported")
+    for field, value in described.items():
+        if field in _NEUTRAL or (field not in _PLAIN and value in (None, False, [], {})):
+            continue
+        # By type, too: 0 is not False.
+        if not any(
+            type(value) is type(plain) and value == plain for plain in _PLAIN.get(field, ())
+        ):
+            raise ValueError(f"{file}: {field} = {value!r:.60} is not supported")
     rank, alpha = described.get("r"), described.get("lora_alpha")
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ValueError(f"{file}: r ({rank!r}) must be a whole number of at least 1")

@@ -65,7 +65,7 @@ def _seed_of(seed: Any) -> int:
     """A seed, or what a key of jax.random is the key of: `jax.random.key(n)` is the same as n."""
     value = seed
     if isinstance(seed, jax.Array | np.ndarray):
-        is_key = jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+        is_key = jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
         words = np.asarray(jax.random.key_data(seed) if is_key else seed)
         if words.shape == (2,) and words.dtype == np.uint32:
             value = int(words[0]) << 32 | int(words[1])

@@ -1,12 +1,12 @@
-"""Tokenisers: a small one trained from text, and the one that a GGUF file carries."""
+"""Tokenisers: a small one trained from text, those of folders, and how a chat is encoded."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
-from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -20,13 +20,6 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-
-_LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
-_CONTROL, _USER_DEFINED = 3, 4  # kinds of token in GGUF
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 2048) -> PreTrainedTokenizerFast:
@@ -55,7 +48,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 2048) -> PreTrainedT
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _wrap(tokenizer, bos=START, eos=END, pad=PAD, chat_template=CHAT_TEMPLATE)
+    return wrapped(tokenizer, bos=START, eos=END, pad=PAD, chat_template=CHAT_TEMPLATE)
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -77,94 +70,160 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ValueError(f"{folder} has no tokeniser that can be read: {first}") from None
-
-
-def tokenizer_from_gguf(metadata: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """The byte-level BPE that a GGUF file's metadata describes, with its chat template.
-
-    Raises:
-        ValueError: another kind of tokeniser, or a way to split words that is not known.
-    """
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind != "gpt2":
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
         raise ValueError(
-            f"tokenizer.ggml.model {kind!r} is not supported; supported: gpt2 (byte-level BPE)"
-        )
-    tokens = metadata["tokenizer.ggml.tokens"]
-    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    split = metadata.get("tokenizer.ggml.pre", "default")
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    ignore_merges = split == "llama-bpe"
-    try:
-        model = tokenizer_models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignore_merges)
-    except Exception as error:  # the only class that the package raises
-        raise ValueError(f"the metadata's tokeniser is broken: {error}") from None
-    tokenizer = Tokenizer(model)
-    if split == "qwen2":
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = _word_splitter(split)
-    tokenizer.decoder = decoders.ByteLevel()
-    kinds = metadata.get("tokenizer.ggml.token_type", [])
-    tokenizer.add_tokens(
-        [
-            AddedToken(token, special=kind == _CONTROL, normalized=False)
-            for token, kind in zip(tokens, kinds)
-            if kind in (_CONTROL, _USER_DEFINED)
-        ]
-    )
-
-    def named(role: str) -> str | None:
-        index = metadata.get(f"tokenizer.ggml.{role}_token_id")
-        return None if index is None else tokens[index]
-
-    bos, eos = named("bos"), named("eos")
-    if metadata.get("tokenizer.ggml.add_bos_token") and bos is not None:
-        tokenizer.post_processor = TemplateProcessing(
-            single=[bos, "$A"],
-            pair=[bos, "$A", bos, "$B"],
-            special_tokens=[(bos, tokens.index(bos))],
-        )
-    template = metadata.get("tokenizer.chat_template")
-    return _wrap(tokenizer, bos=bos, eos=eos, pad=named("padding") or eos, chat_template=template)
+            f"{folder} has no tokeniser that can be read: {first_line(error)}"
+        ) from None
 
 
-def _word_splitter(split: str) -> Any:
-    """How text is cut into words before merging; the names are those of llama.cpp."""
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    if split in ("default", "gpt-2"):
-        return pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if split == "smollm":
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        return pre_tokenizers.Sequence([digits, words])
-    patterns = {"llama-bpe": _LLAMA3_WORDS, "qwen2": _QWEN2_WORDS}
-    if split not in patterns:
-        raise ValueError(
-            f"tokenizer.ggml.pre {split!r} is not supported; supported: default, gpt-2, smollm, "
-            f"{', '.join(patterns)}"
-        )
-    words = pre_tokenizers.Split(Regex(patterns[split]), behavior="isolated")
-    return pre_tokenizers.Sequence([words, byte_level])
-
-
-def _wrap(
+def wrapped(
     tokenizer: Tokenizer,
     *,
     bos: str | None,
     eos: str | None,
     pad: str | None,
     chat_template: str | None,
+    unk: str | None = None,
 ) -> PreTrainedTokenizerFast:
-    wrapped = PreTrainedTokenizerFast(
+    """A tokeniser of the native library as transformers has it, its special tokens named."""
+    made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=bos,
         eos_token=eos,
         pad_token=pad,
+        unk_token=unk,
         clean_up_tokenization_spaces=False,
     )
     if chat_template is not None:
-        wrapped.chat_template = chat_template
-    return wrapped
+        made.chat_template = chat_template
+    return made
+
+
+def is_of_library(error: BaseException) -> bool:
+    """Whether an error is one that a native library reports a broken file by.
+
+    `tokenizers` raises bare Exceptions, and panics, which are not even that.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line; its class where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def encode_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, Any]],
+    render: Callable[[list[dict[str, Any]]], str] | None = None,
+) -> list[int]:
+    """A conversation as the model was trained to read it, up to where its own turn begins.
+
+    Control tokens come from the chat template alone: one that is spelled out in a message, such as
+    `<|im_end|>`, is encoded as the plain text that it is there.
+
+    Args:
+        tokenizer: of the model; with a chat template.
+        messages: role, content and what else the template reads.
+        render: puts the messages into the chat template; None does no more than that.
+
+    Returns:
+        Token ids of the prompt.
+
+    Raises:
+        Exception: whatever the template raises for messages that it does not know.
+    """
+    added = {token: item.content for token, item in tokenizer.added_tokens_decoder.items()}
+    special = _spelling(i.content for i in tokenizer.added_tokens_decoder.values() if i.special)
+    every = _spelling(added.values())
+    aliases = _Aliases(repr(messages))
+    hidden = [
+        # Reasoning and calls of tools, which a model's own turns may hold, are not special.
+        aliases.hide(message, special if message.get("role") == "assistant" else every)
+        for message in messages
+    ]
+    if render is None:
+        options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": False}
+        text = str(tokenizer.apply_chat_template(hidden, **options))
+    else:
+        text = render(hidden)
+    if not aliases.of_character:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    ids: list[int] = []
+    done = 0
+    for found in [*every.finditer(text), None]:
+        plain = text[done : found.start() if found else len(text)]
+        ids += _encode_plain(tokenizer, plain, aliases, added.keys())
+        if found:
+            ids += tokenizer.encode(found[0], add_special_tokens=False)
+            done = found.end()
+    return ids
+
+
+def _spelling(tokens: Iterable[str]) -> re.Pattern:
+    longest_first = sorted(filter(None, tokens), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+class _Aliases:
+    """Characters of private use that stand for others while the template is at work.
+
+    Args:
+        text: in which none of them may occur.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._free = (chr(c) for c in range(0xF0000, 0xFFFFD) if chr(c) not in text)
+        self.of_character: dict[str, str] = {}
+
+    def hide(self, value: Any, tokens: re.Pattern) -> Any:
+        """A message in which no text spells a token: its first character has an alias."""
+        if isinstance(value, str):
+            # Again, where what is left over spells another one.
+            while tokens.search(value):
+                value = tokens.sub(lambda found: self._alias(found[0][0]) + found[0][1:], value)
+            return value
+        if isinstance(value, Mapping):
+            return {key: self.hide(each, tokens) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide(each, tokens) for each in value]
+        return value
+
+    def _alias(self, character: str) -> str:
+        if character not in self.of_character:
+            self.of_character[character] = next(self._free)
+        return self.of_character[character]
+
+    def show(self, text: str) -> str:
+        """The text as it was."""
+        return text.translate({ord(alias): c for c, alias in self.of_character.items()})
+
+
+def _encode_plain(
+    tokenizer: PreTrainedTokenizerBase, text: str, aliases: _Aliases, added: Collection[int]
+) -> list[int]:
+    """A text without control tokens, whatever it spells."""
+    shown = aliases.show(text)
+    ids = tokenizer.encode(shown, add_special_tokens=False, split_special_tokens=True)
+    if not any(token in added for token in ids):
+        return list(ids)
+    # Tokens that were added without being special are found nevertheless: cut them apart.
+    cuts = re.split(f"(?<=[{''.join(aliases.of_character.values())}])", text)
+    return [
+        token
+        for part in map(aliases.show, cuts)
+        for token in tokenizer.encode(part, add_special_tokens=False, split_special_tokens=True)
+    ]
+
+
+def text_before(tokenizer: Any) -> str:
+    """What must stand before a text so that its first space is kept; "" for most.
+
+    SentencePiece puts a space before a text and takes one away when it decodes: right for whole
+    texts, not for what goes on from others. Behind a line end neither happens.
+    """
+    letter = tokenizer.encode("a", add_special_tokens=False)
+    return "" if tokenizer.decode([*letter, *letter]) == "aa" else "\n"

@@ -42,7 +42,7 @@ def test_transformers_5_spells_rope_in_one_field():
         ({"num_attention_heads": 5}, r"hidden_size \(64\) must be divisible by .* \(5\)"),
         ({"num_key_value_heads": 3}, r"num_heads \(8\) must be divisible by num_kv_heads \(3\)"),
         ({"head_dim": 7}, r"head_dim \(7\) must be even"),
-        ({"vocab_size": -1}, "vocab_size must be a positive integer, found -1"),
+        ({"vocab_size": -1}, r"vocab_size \(-1\) must be a whole number"),
     ],
 )
 def test_what_is_not_supported_is_named(change, message):

@@ -15,6 +15,7 @@ from jaxagent.models.llm.llama import Llama, init_params
 from jaxagent.models.llm.lora import LoRA
 from jaxagent.models.llm.sampling import SamplingConfig
 from jaxagent.models.llm.scoring import token_log_probs
+from jaxagent.models.llm.tokenizer import train_tokenizer
 from tests.models.llm.random_models import COMMANDS, log_probs_after, random_model
 
 FREE = SamplingConfig(max_new_tokens=20, stop_tokens=())
@@ -533,11 +534,12 @@ def test_every_end_token_ends_a_reply(generator):
     end = int(free.tokens[3])
     place = free.tokens.tolist().index(end)
     many = Generator(generator.model._replace(end_tokens=(end, 2)))
-    assert many.end_tokens == (generator.end_token, end, 2)
+    assert many.end_tokens == (2, end) == (generator.end_token, end)
     (reply,) = many.generate([[5, 6, 7]], SamplingConfig(max_new_tokens=20))
     assert reply.finish_reason == "end"
     assert reply.tokens.tolist() == free.tokens.tolist()[: place + 1]
-    assert reply.text == generator.model.tokenizer.decode(free.tokens[:place])
+    said = generator.model.tokenizer.decode(free.tokens[:place], skip_special_tokens=True)
+    assert reply.text == said
     batcher = many.batcher(rows=1)
     batcher.submit([5, 6, 7], SamplingConfig(max_new_tokens=20))
     (progress,) = batcher.step(64).values()
@@ -546,6 +548,9 @@ def test_every_end_token_ends_a_reply(generator):
 
 def test_a_prompt_that_ends_within_a_token_is_warned_of(generator):
     """The tokeniser has " go" and " desk": after a blank apart neither would be read as one."""
+    tokenizer = train_tokenizer([f"> {command}" for command in COMMANDS] * 3, 290)
+    assert len(tokenizer) <= generator.model.config.vocab_size
+    generator = Generator(generator.model._replace(tokenizer=tokenizer))
     joined = generator.model.tokenizer.encode("> go")
     apart = [part for text in ("> ", "go") for part in generator.model.tokenizer.encode(text)]
     assert joined != apart

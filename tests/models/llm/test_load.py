@@ -331,10 +331,7 @@ def test_the_end_of_a_turn_in_a_gguf_file_is_read(tmp_path, monkeypatch):
     write_gguf(tmp_path / "small.gguf", "llama2")
     file = open_gguf(tmp_path / "small.gguf")
     assert file.metadata["tokenizer.ggml.eos_token_id"] >= 0
-    file.metadata |= {
-        "tokenizer.ggml.eos_token_id": 3,
-        "tokenizer.ggml.eot_token_id": 5,
-        "tokenizer.ggml.eom_token_id": 10**6,
-    }
+    ends = {"eos": 3, "eot": 5, "eom": 10**6}
+    file.metadata.update({f"tokenizer.ggml.{name}_token_id": ends[name] for name in ends})
     monkeypatch.setattr(load, "open_gguf", lambda path: file)
     assert load_model(tmp_path / "small.gguf").end_tokens == (3, 5)

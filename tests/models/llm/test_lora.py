@@ -100,6 +100,14 @@ def edit(folder, **changes):
         ({"peft_type": "IA3"}, "peft_type 'IA3' is not supported"),
         ({"use_dora": True}, "use_dora = True is not supported"),
         ({"bias": "all"}, "bias = 'all' is not supported"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa' is not supported"),
+        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights = 'pissa_niter_16'"),
+        ({"init_lora_weights": "olora"}, "init_lora_weights = 'olora'"),
+        ({"init_lora_weights": "loftq"}, "init_lora_weights = 'loftq'"),
+        ({"target_parameters": ["experts"]}, "target_parameters"),
+        ({"alora_invocation_tokens": [5]}, "alora_invocation_tokens"),
+        ({"use_rslora": 1}, "use_rslora = 1 is not supported"),
+        ({"a_field_of_later": 0.5}, "a_field_of_later = 0.5 is not supported"),
         ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
         ({"modules_to_save": ["embed_tokens"]}, "modules_to_save"),
         ({"lora_bias": True}, "lora_bias = True is not supported"),
@@ -118,6 +126,28 @@ def test_variants_that_are_not_computed_are_refused(tmp_path, changes, message):
     edit(tmp_path, **changes)
     with pytest.raises(ValueError, match=message):
         load_lora(tmp_path, config)
+
+
+def test_fields_that_change_nothing_are_passed_over(tmp_path):
+    """As PEFT 0.18 writes them."""
+    config, _ = model("llama2")
+    lora = LoRA(rank=4)
+    save_lora(tmp_path, config, lora, lora.init(config, jax.random.key(0)))
+    edit(
+        tmp_path,
+        init_lora_weights=True,
+        loftq_config={},
+        megatron_core="megatron.core",
+        lora_dropout=0.1,
+        peft_version="0.18.0",
+        qalora_group_size=16,
+        trainable_token_indices=None,
+        a_field_of_later=None,
+        another_of_later=False,
+    )
+    assert load_lora(tmp_path, config)[0] == lora
+    edit(tmp_path, init_lora_weights="gaussian")
+    assert load_lora(tmp_path, config)[0] == lora
 
 
 def test_broken_adapters_are_named(tmp_path):
