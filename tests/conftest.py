@@ -1,7 +1,8 @@
 """The whole suite runs on the CPU, on two simulated devices, with rank promotion an error.
 
-Between modules compiled programs are dropped. ``TEST_PEAKS=FILE`` writes down the peak memory of
-each module, one line each: the worker's own, without that of processes it starts.
+Between modules, and after a test that leaves much, compiled programs are dropped.
+``TEST_PEAKS=FILE`` writes down the peak memory of each module, one line each: the worker's own,
+without that of processes it starts.
 """
 
 import os
@@ -48,6 +49,12 @@ def _memory_of_a_module(request):
     if path and peak is not None:
         with open(path, "a") as file:
             file.write(f"{peak / 1e9:.2f} GB {request.node.nodeid}\n")
+
+
+@pytest.fixture(autouse=True)
+def _memory_of_a_test(_memory_of_a_module):
+    yield
+    memory.drop_if_large()
 
 
 @pytest.fixture(params=["eager", "jit", "vmap"])

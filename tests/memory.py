@@ -12,6 +12,23 @@ from jaxagent.models.llm.host_memory import give_back_memory
 
 WORKER_BYTES = 1_500_000_000
 """What one worker needs at most, its largest module included."""
+LARGE_BYTES = 1_000_000_000
+"""A test that leaves the worker with more than this has its compiled programs dropped at once."""
+
+
+def drop_if_large() -> None:
+    """Between two tests of one module: drops what `drop_what_a_module_left` does, if it is much."""
+    if resident_bytes() > LARGE_BYTES:
+        drop_what_a_module_left()
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now; 0 where unknown."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def drop_what_a_module_left() -> None:

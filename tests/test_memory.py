@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from tests.memory import WORKER_BYTES, available_bytes, begin_peak, peak_bytes, workers_for
@@ -54,6 +55,17 @@ def test_modules_leave_nothing_behind(tmp_path):
     peaks = [line.split() for line in (tmp_path / "peaks").read_text().splitlines()]
     assert [(unit, name) for _, unit, name in peaks] == [("GB", "test_1.py"), ("GB", "test_2.py")]
     assert all(0.05 < float(size) < 1.0 for size, _, _ in peaks)
+
+
+def test_much_is_dropped_at_once(monkeypatch):
+    from tests import memory
+
+    double = jax.jit(lambda x: 2 * x)
+    for least, left in ((1e15, 1), (1.0, 0)):
+        double(1.0)
+        monkeypatch.setattr(memory, "LARGE_BYTES", least)
+        memory.drop_if_large()
+        assert double._cache_size() == left
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,16 @@
-"""README is true: its snippets run, its commands exist, its links lead somewhere."""
+"""Documents are true: snippets run, every command and option is taken, links lead somewhere."""
 
 import importlib.util
 import inspect
 import pathlib
 import re
-import shlex
 
 import pytest
 
 from experiments.ant_config import read_command_line
 from jaxagent import losses
 from jaxagent.planning.plans import load_plan
+from tests.commands import all_commands, modules_that_run, parse, program
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,14 +19,6 @@ PLANNER = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
 
 def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-
-
-COMMANDS = [
-    shlex.split(line, comments=True)
-    for block in blocks("bash")
-    for line in block.splitlines()
-    if "python -m " in line
-]
 
 
 OPTIONS, PLAN = blocks("yaml")
@@ -47,19 +39,70 @@ def test_snippets_of_the_language_model_run(snippet, capsys):
     assert "tokens were in the cache" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_commands_name_modules_that_exist(words):
-    module = words[words.index("-m") + 1]
-    assert importlib.util.find_spec(module) is not None
+COMMANDS = all_commands()
 
 
-@pytest.mark.parametrize(
-    "words", [w for w in COMMANDS if "experiments.ant_guidance" in w], ids=" ".join
-)
-def test_options_of_the_main_job_are_accepted(words, tmp_path, monkeypatch):
+def test_commands_are_found_everywhere():
+    """The two tests below would pass with none."""
+    documents = {command.document for command in COMMANDS}
+    assert {"README.md", "CHANGELOG.md", "Makefile", "results.md", "planner.md"} <= documents
+    assert {"experiments/ant_guidance.py", "envs/text/demonstrations.py"} <= documents
+    wanted = (
+        ("README.md", "python -m experiments.", ("--task", "corner", "--compare")),
+        ("results.md", "python -m benchmarks.losses", ("--rounds", "101", "--only")),
+        ("envs/text/generator.py", "", ("--out", "DIR", "--num", "3", "--seed", "0")),
+    )
+    for document, _, words in wanted:
+        assert any(
+            command.document == document and command.arguments[: len(words)] == words
+            for command in COMMANDS
+        ), words
+    assert len(COMMANDS) > 60
+
+
+@pytest.mark.parametrize("module", sorted({command.module for command in COMMANDS}))
+def test_commands_name_modules_that_run(module):
+    assert module in modules_that_run()
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.arguments], ids=str)
+def test_commands_are_taken_by_the_parser_of_their_module(command, tmp_path, monkeypatch):
+    if program(command.module) is None:
+        pytest.skip(f"{command.module} takes words, not options")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plan.yaml").write_text(PLAN)
-    read_command_line(words[words.index("experiments.ant_guidance") + 1 :], "cpu")
+    parse(command.module, command.arguments)
+
+
+@pytest.mark.parametrize("module", [m for m in modules_that_run() if program(m) is not None])
+def test_a_misspelt_option_is_refused(module, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse(module, ["--xyzzy", "corner"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_options_named_alone_are_options(capsys, monkeypatch):
+    """In backticks without their command, as `--compare`: some command has them."""
+    monkeypatch.setenv("COLUMNS", "200")
+    calls = [(module, ["--help"]) for module in modules_that_run() if program(module) is not None]
+    calls += [("experiments.train_skills", ["--algorithm", "sac_her", "--help"])]
+    calls += [("experiments.ant_manager", ["--algorithm", "sac", "--help"])]
+    for module, arguments in calls:
+        with pytest.raises(SystemExit):
+            program(module).main(arguments)
+    known = set(re.findall(r"--[a-z][a-z-]*[a-z]", capsys.readouterr().out))
+    # Not the CHANGELOG, which also names what is gone.
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {
+        option
+        for page in pages
+        for span in re.findall(r"`([^`]*--[^`]*)`", page.read_text(encoding="utf-8"))
+        if not span.startswith(("pip ", "XLA_FLAGS="))  # other programs' options
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", span)
+    }
+    assert len(named) > 20
+    assert named <= known, named - known
 
 
 def test_the_plan_is_a_plan(tmp_path):

@@ -33,11 +33,8 @@ class Vocabulary(NamedTuple):
     static: dict[str, set[tuple[str, ...]]]
 
     def index(self, name: str) -> int:
-        """Position of an entity among those of its type; types themselves have none (-1)."""
-        for names in self.entities.values():
-            if name in names:
-                return names.index(name)
-        return -1
+        """Position of an entity among those of its type."""
+        return next(names.index(name) for names in self.entities.values() if name in names)
 
 
 class _Literal(NamedTuple):

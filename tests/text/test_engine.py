@@ -309,3 +309,67 @@ def test_winning_can_be_undone():
     )
     assert state.won
     assert not step(game, state, "take apple 2 from sinkbasin 1").state.won
+
+
+def test_what_a_knife_reaches_is_listed_anew_where_only_the_place_of_a_thing_changed():
+    """A recorded scene may not say where a thing in a receptacle lies, until it is put there."""
+    facts = FACTS.replace("(objectAtLocation Apple_bar__minus_01 loc_bar_1)", "")
+    game, cut = small_game("place", facts), "slice apple 2 with knife 1"
+    state, _ = play(game, "go to countertop 1", "take knife 1 from countertop 1")
+    assert cut not in admissible_commands(game, state)
+    for command in ("move knife 1 to countertop 1", "take apple 2 from countertop 1",
+                    "move apple 2 to countertop 1", "take knife 1 from countertop 1"):  # fmt: skip
+        state = step(game, state, command).state
+    assert cut in admissible_commands(game, state)
+
+
+def test_words_after_a_command_that_takes_none_are_not_understood():
+    game = small_game()
+    assert step(game, game.initial, "help").valid
+    for command in ("help me", "look around", "inventory list", " help "):
+        outcome = step(game, game.initial, command)
+        assert outcome.valid == (command == " help ")
+
+
+def test_the_thing_with_the_lowest_number_is_a_thing():
+    """Number 0 in hand is not an empty hand."""
+    game = small_game()
+    assert game.objects.number["apple 2"] == 0
+    state, texts = play(game, "go to countertop 1", "take apple 2 from countertop 1", "inventory")
+    assert texts[-1] == "You are carrying: a apple 2."
+    assert not step(game, state, "take knife 1 from countertop 1").valid
+    listed = admissible_commands(game, state)
+    assert {"move apple 2 to countertop 1", "examine apple 2"} <= set(listed)
+    assert not any(command.startswith("take ") for command in listed)
+
+
+def test_only_what_can_be_taken_is():
+    game = small_game()
+    state, _ = play(game, "go to drawer 2", "open drawer 2")
+    assert not step(game, state, "take desklamp 1 from drawer 2").valid
+    assert not step(game, state, "take book 1 from drawer 2").valid
+
+
+def test_heat_and_cold_drive_out_each_other_and_change_nothing_else():
+    game = small_game()
+    state, _ = play(game, "go to countertop 1", "take apple 2 from countertop 1")
+    mug, apple = (1 << game.objects.number[name] for name in ("mug 1", "apple 2"))
+    hot = step(game, step(game, state, "go to microwave 1").state, "heat apple 2 with microwave 1")
+    assert (hot.state.hot, hot.state.cool) == (apple, 0)
+    before = hot.state._replace(hot=apple | mug)
+    cold = step(game, step(game, before, "go to fridge 1").state, "cool apple 2 with fridge 1")
+    assert (cold.state.hot, cold.state.cool) == (mug, apple)
+    again = cold.state._replace(cool=apple | mug)
+    warm = step(game, step(game, again, "go to microwave 1").state, "heat apple 2 with microwave 1")
+    assert (warm.state.hot, warm.state.cool) == (mug | apple, mug)
+
+
+def test_only_lamps_are_used_and_each_is_listed_once():
+    twice = (
+        "(inReceptacle DeskLamp_bar_1 Drawer_bar_2) (receptacleAtLocation Drawer_bar_1 loc_bar_1)"
+    )
+    facts = FACTS.replace("(receptacleAtLocation Drawer_bar_1 loc_bar_5)", "") + twice
+    game = small_game("place", facts)
+    state, _ = play(game, "go to countertop 1")
+    listed = admissible_commands(game, state)
+    assert [command for command in listed if command.startswith("use ")] == ["use desklamp 1"]

@@ -60,7 +60,7 @@ def run(tmp_path, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("agent", "least"), [("expert", 0.95), ("omniscient", 1.0), ("planner:rules", 0.95)]
+    ("agent", "least"), [("expert", 1.0), ("omniscient", 1.0), ("planner:rules", 0.95)]
 )
 def test_agents_on_the_generated_panel(agent, least, tmp_path, capsys):
     result = run(tmp_path, "--agent", agent)

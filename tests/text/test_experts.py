@@ -12,7 +12,7 @@ from envs.text.memory import Memory
 from envs.text.omniscient import shortest_plan
 from envs.text.searching import SearchingExpert
 from envs.text.subgoals import serves
-from envs.text.task import TASK_TYPES, Task, read_sentence
+from envs.text.task import TASK_TYPES, Task, read_sentence, read_task
 from tests.text.reference import fewest_steps, useful_commands
 from tests.text.small import FACTS, GOALS, small_game
 
@@ -181,6 +181,31 @@ def test_memory_reads_every_kind_of_text():
 )
 def test_task_sentences(sentence, task):
     assert read_sentence(sentence) == task
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "(and (inReceptacle ?o ?r) (objectType ?o AppleType))",
+        "(and (receptacleType ?r FridgeType))",
+        "(and (objectType ?o AppleType) (receptacleType ?r FridgeType) (receptacleType ?s Bed))",
+        "(and (objectType ?o AppleType) (objectType ?p MugType) (receptacleType ?r FridgeType))",
+    ],
+)
+def test_goals_of_other_kinds_are_no_task(goal):
+    goal = goal.lower().replace("(", " ( ").replace(")", " ) ").split()
+    assert read_task(nested(iter(goal[1:]))) is None
+    assert read_task([[], ["and"]]) is None
+
+
+def nested(words):
+    """The list up to the parenthesis that closes it."""
+    found = []
+    for word in words:
+        if word == ")":
+            break
+        found.append(nested(words) if word == "(" else word)
+    return found
 
 
 @pytest.mark.parametrize("expert", ["searching", "omniscient"])

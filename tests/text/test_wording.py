@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from envs.text.grammar import domain_actions
 from envs.text.names import display_names
 from envs.text.pddl import GameFileError
 from envs.text.wording import WORDINGS, grammar_for_task, own_rules, recognise
@@ -64,6 +65,17 @@ def test_any_other_rule_is_refused(before, after):
     assert before in DOMAIN
     with pytest.raises(GameFileError, match="pddl_domain is none that the engine knows"):
         recognise(DOMAIN.replace(before, after), GRAMMAR)
+
+
+def test_an_action_ends_where_its_parenthesis_closes():
+    domain = """(define (domain small) (:predicates (wet ?o))
+        (:action soak :effect (and (wet ?o) (increase (total-cost) 1)))
+        (:constants towel - object)
+        (:action dry :effect (not (wet ?o))) (:functions (total-cost)))"""
+    assert domain_actions(domain) == {
+        "soak": ":effect ( and ( wet ?o ) )",
+        "dry": ":effect ( not ( wet ?o ) )",
+    }
 
 
 def test_names_are_numbered_downwards_in_the_order_of_spelling():

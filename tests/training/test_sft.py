@@ -103,10 +103,11 @@ def test_there_are_as_many_validations_as_were_asked_for(tmp_path, validations):
     assert len(set(np.diff([0, *at]))) <= 2
 
 
-def test_a_run_that_was_at_its_end_stays_there(tmp_path):
+def test_a_run_that_was_at_its_end_stays_there(tmp_path, capsys):
     state, _ = teaching(tmp_path).train(resume=False)
     again, _ = teaching(tmp_path).train(resume=True)
-    same(state, again)
+    same(state, again)  # so would a run from the beginning be
+    assert "going on from 7 of 7 updates\n" in capsys.readouterr().out
 
 
 def test_the_best_is_the_later_of_equals(tmp_path):
