@@ -18,6 +18,7 @@ from jaxagent.agents.manager import (
     sub_goal,
 )
 from jaxagent.agents.sac_config import SACConfig
+from jaxagent.replay import Drawn, Replay
 from jaxagent.rollout import collect
 from jaxagent.types import PolicySample, Simulator
 from tests.agents.plane import STEP, point_task, straight
@@ -184,8 +185,14 @@ def test_replay_keeps_each_record_once_and_judges_as_the_course_did(remembered):
     assert kept.features.shape[-1] == simulator.num_features == 2
     assert kept.next_features.shape[-1] == 2 + 8 * (2 + 2) + 1
     spec = arrival_spec(simulator, (0, 1), 0.5)
-    config = SACConfig(relabel_share=0.0, window=1, reward_scale=1.0, discount_factor=0.9)
-    batch = jax.vmap(lambda steps: in_hindsight(jax.random.key(0), steps, spec, config), 1, 1)(kept)
+    config = SACConfig(relabel_share=0.0, reward_scale=1.0, discount_factor=0.9)
+    length, rows = kept.fell.shape
+    replay = Replay(rows=rows, row_length=length)
+    buffer = replay.add(replay.init(jax.tree.map(lambda x: x[0, 0], kept), 1), kept)
+    time, row = (x.ravel()[None] for x in jnp.indices((length, rows)))
+    drawn = Drawn(row, time, first=time, last=time, is_ended=jnp.ones_like(time, bool))
+    flat = in_hindsight(jax.random.split(jax.random.key(0), 1), replay, buffer, drawn, spec, config)
+    batch = jax.tree.map(lambda x: x.reshape((length, rows) + x.shape[2:]), flat)
     np.testing.assert_array_equal(batch.reward, trajectory.reward)
     assert 3 < trajectory.reward.sum() < trajectory.terminated.sum() - 3  # arrivals, and walls
     np.testing.assert_allclose(batch.discount, 0.9 * (1.0 - trajectory.terminated))
