@@ -233,12 +233,16 @@ def copy_of_the_tree(folder: Path) -> None:
     )
 
 
-def warm_up(groups: list[str]) -> None:
-    """Import what every child needs, without starting JAX's threads before the fork."""
+def warm_up() -> None:
+    """Import what every child needs, without starting JAX's threads before the fork.
+
+    Flax and optax are not among it: they make arrays when they are imported, and a child of a
+    process that has JAX's threads waits for them for ever.
+    """
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
     os.environ["JAXAGENT_CACHE"] = str(ROOT / ".cache" / "jax-mutants")
     sys.dont_write_bytecode = True
-    for name in (*PURE, *(name for group in groups for name in GROUPS[group].warm)):
+    for name in PURE:
         importlib.import_module(name)
 
 
@@ -367,7 +371,7 @@ def main() -> int:
         for file in sorted({(m.group, m.module) for m in chosen}):
             print(*file, sum((m.group, m.module) == file for m in chosen))
         return 0
-    warm_up(options.groups)
+    warm_up()
     return report(run(chosen, options.seconds), total)
 
 

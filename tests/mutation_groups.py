@@ -52,12 +52,10 @@ class Group(NamedTuple):
         folder: where they lie.
         tests: of every file, those that know it best, fastest first; what follows a "::" of a
             path is an expression for pytest's -k.
-        warm: what is imported once, before the children; nothing of this repository.
     """
 
     folder: str
     tests: Mapping[str, Sequence[str]]
-    warm: Sequence[str] = ("flax.linen", "optax", "jax.experimental.shard_map")
 
 
 PURE = ("jax.test_util", "jaxtyping", "beartype.door", "hypothesis.extra.numpy", "pytest")
@@ -73,7 +71,7 @@ OF_LOSSES = {
     "segments": ["losses/test_credit.py"],
 }  # fmt: skip
 GROUPS = {
-    "losses": Group("jaxagent/losses", OF_LOSSES, ()),
+    "losses": Group("jaxagent/losses", OF_LOSSES),
     "agents": Group(
         "jaxagent/agents",
         {
@@ -115,6 +113,5 @@ GROUPS = {
             "describe": ["text/test_engine.py", "text/test_wording.py"],
             "wording": ["text/test_wording.py", "text/test_engine.py"],
         },
-        (),
     ),
 }

@@ -19,7 +19,7 @@ def test_a_sample_of_mutants_is_caught_or_explained():
         env={k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
     )  # fmt: skip
     assert "UNEXPLAINED" not in done.stdout, done.stdout
-    assert "caught " in done.stdout, done.stdout + done.stderr
+    assert "caught  " in done.stdout, done.stdout + done.stderr  # of one mutant at least
 
 
 def test_the_wiring_of_names_is_mutated_too():
