@@ -15,6 +15,7 @@ from jaxagent.losses import tanh_normal_log_prob
 from jaxagent.models.normaliser import known_normaliser
 from tests.envs.test_goals import line
 from tests.reference import sac_agent
+from tests.test_replay import LENGTH, REPLAY, ROWS, empty, steps
 
 GROUPS, SAMPLES = 2, 6
 MEAN, VARIANCE = np.array([0.5, -1.0, 2.0]), np.array([4.0, 0.25, 9.0])
@@ -251,3 +252,19 @@ def test_metrics_are_means_over_the_steps_that_were_applied(learnt, batch):
     assert (int(clean.nonfinite_updates), int(clean.nonfinite_in_a_row)) == (2, 0)
     assert float(metrics["nonfinite_updates"]) == 2
     assert float(whole["relabelled_share"]) == pytest.approx(float(batch.is_relabelled.mean()))
+
+
+def test_every_group_gives_its_share_of_every_update():
+    """Features tell (time, environment): three updates of twelve, half from either group."""
+    config = SACConfig(**{**vars(CONFIG), "updates_per_iteration": 3, "relabel_share": 0.0})
+    agent = SACHER(config, line().spec, observation_size=2, action_size=2, encoder_sizes=(4,))
+    buffer = REPLAY.add(empty(), steps(0, LENGTH))
+    keys = jax.random.split(jax.random.key(0), 2)
+    batch = agent.draw(REPLAY, buffer, keys)
+    assert batch.action.shape == (3, 2, 6, 2)
+    assert batch.reward.shape == (3, 2, 6)
+    env = np.asarray(batch.action[..., 1])
+    assert (env[:, 0] < ROWS).all()
+    assert (env[:, 1] >= ROWS).all()
+    drawn = np.asarray(batch.action).reshape(3, -1)
+    assert len({tuple(update) for update in drawn.tolist()}) == 3  # no update is another's copy
