@@ -42,7 +42,7 @@ class Transition(NamedTuple):
         return sum(x.size * x.dtype.itemsize for x in self) // steps
 
 
-class Drawn(NamedTuple):
+class Sampled(NamedTuple):
     """Where steps lie that were drawn, and their episodes; times count from a row's oldest step."""
 
     row: Int[Array, "*S"]
@@ -127,7 +127,7 @@ class Replay:
 
         return jax.vmap(trajectory_buffer.add)(state, jax.tree.map(by_rows, batch))
 
-    def sample(self, state: Any, keys: PRNGKeyArray, count: int) -> Drawn:
+    def sample(self, state: Any, keys: PRNGKeyArray, count: int) -> Sampled:
         """Steps drawn uniformly over rows and times, independently of each other.
 
         Nothing that was not written is drawn, provided `ready`.
@@ -150,7 +150,7 @@ class Replay:
             row = jax.random.randint(row_key, (count,), 0, self.rows)
             time = jax.random.randint(time_key, (count,), 0, size)
             last = bounds.last[time, row]
-            return Drawn(row, time, bounds.first[time, row], last, in_order[last, row])
+            return Sampled(row, time, bounds.first[time, row], last, in_order[last, row])
 
         return jax.vmap(one)(state, keys)
 
@@ -161,8 +161,8 @@ class Replay:
 
         Args:
             state: the buffer.
-            row: as in `Drawn`.
-            time: as in `Drawn`; steps of a row in the order of time.
+            row: as in `Sampled`.
+            time: as in `Sampled`; steps of a row in the order of time.
         """
 
         def one(state, row, time):

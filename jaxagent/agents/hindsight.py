@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxagent.agents.sac_config import SACConfig
 from jaxagent.losses.hindsight import EpisodeBounds, draw_goal_steps
-from jaxagent.replay import Drawn, Replay, Transition
+from jaxagent.replay import Replay, Sampled, Transition
 from jaxagent.types import GoalSpec
 
 
@@ -27,7 +27,7 @@ def in_hindsight(
     keys: PRNGKeyArray,
     replay: Replay,
     buffer: Any,
-    drawn: Drawn,
+    drawn: Sampled,
     spec: GoalSpec,
     config: SACConfig,
 ) -> SoftBatch:
@@ -71,7 +71,7 @@ def in_hindsight(
     )
 
 
-def _choose_goals(keys, replay: Replay, buffer, drawn: Drawn, goal, spec, config: SACConfig):
+def _choose_goals(keys, replay: Replay, buffer, drawn: Sampled, goal, spec, config: SACConfig):
     """Each step's goal, and whether it is another than was pursued."""
     if config.relabel_share == 0.0:  # no hindsight must cost nothing
         return goal, jnp.zeros_like(drawn.is_ended)

@@ -18,7 +18,7 @@ from jaxagent.agents.manager import (
     sub_goal,
 )
 from jaxagent.agents.sac_config import SACConfig
-from jaxagent.replay import Drawn, Replay
+from jaxagent.replay import Replay, Sampled
 from jaxagent.rollout import collect
 from jaxagent.types import PolicySample, Simulator
 from tests.agents.plane import STEP, point_task, straight
@@ -190,7 +190,7 @@ def test_replay_keeps_each_record_once_and_judges_as_the_course_did(remembered):
     replay = Replay(rows=rows, row_length=length)
     buffer = replay.add(replay.init(jax.tree.map(lambda x: x[0, 0], kept), 1), kept)
     time, row = (x.ravel()[None] for x in jnp.indices((length, rows)))
-    drawn = Drawn(row, time, first=time, last=time, is_ended=jnp.ones_like(time, bool))
+    drawn = Sampled(row, time, first=time, last=time, is_ended=jnp.ones_like(time, bool))
     flat = in_hindsight(jax.random.split(jax.random.key(0), 1), replay, buffer, drawn, spec, config)
     batch = jax.tree.map(lambda x: x.reshape((length, rows) + x.shape[2:]), flat)
     np.testing.assert_array_equal(batch.reward, trajectory.reward)

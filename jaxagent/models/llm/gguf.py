@@ -10,7 +10,7 @@ import mmap
 import re
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -147,6 +147,45 @@ class _Cursor:
         return [self.value(element) for _ in range(count)]
 
 
+class _Fields:
+    """The metadata of one architecture; what is asked for is checked."""
+
+    def __init__(self, file: GGUF, architecture: str):
+        self._file, self._architecture = file, architecture
+        prefix = f"{architecture}."
+        self.values = {k.removeprefix(prefix): v for k, v in file.metadata.items()}
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A whole number of at least 1."""
+        value = self._value(name, default)
+        if type(value) is not int or value < 1:
+            self._refuse(name, "must be a whole number of at least 1")
+        return value
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A positive, finite number."""
+        value = self._value(name, default)
+        if type(value) not in (int, float) or not 0 < value < float("inf"):
+            self._refuse(name, "must be a positive number")
+        return float(value)
+
+    def refuse_not_computed(self) -> None:
+        """Fields that change the result and that the model does not compute."""
+        for name in _NOT_COMPUTED:
+            if self.values.get(name):
+                self._refuse(name, "is not supported")
+
+    def _value(self, name: str, default: Any) -> Any:
+        if default is None and name not in self.values:
+            raise ValueError(f"{self._file.path}: metadata lacks {self._architecture}.{name}")
+        return self.values.get(name, default)
+
+    def _refuse(self, name: str, rule: str) -> NoReturn:
+        raise ValueError(
+            f"{self._file.path}: {self._architecture}.{name} ({self.values.get(name)!r:.60}) {rule}"
+        )
+
+
 def config_from_gguf(file: GGUF) -> LlamaConfig:
     """The configuration that the metadata describes.
 
@@ -159,57 +198,32 @@ def config_from_gguf(file: GGUF) -> LlamaConfig:
             f"{file.path}: architecture {architecture!r} is not supported; "
             "supported: llama, qwen2, qwen3"
         )
-    fields = {k.removeprefix(f"{architecture}."): v for k, v in file.metadata.items()}
-
-    def required(name: str) -> Any:
-        if name not in fields:
-            raise ValueError(f"{file.path}: metadata lacks {architecture}.{name}")
-        return fields[name]
-
-    def whole(name: str, default: int | None = None) -> int:
-        value = required(name) if default is None else fields.get(name, default)
-        if type(value) is not int or value < 1:
-            raise ValueError(
-                f"{file.path}: {architecture}.{name} ({value!r:.60}) must be a whole number of at "
-                "least 1"
-            )
-        return value
-
-    def positive(name: str, default: float | None = None) -> float:
-        value = required(name) if default is None else fields.get(name, default)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
-            raise ValueError(
-                f"{file.path}: {architecture}.{name} ({value!r:.60}) must be a positive number"
-            )
-        return float(value)
-
-    for name in _NOT_COMPUTED:
-        if fields.get(name):
-            raise ValueError(
-                f"{file.path}: {architecture}.{name} ({fields[name]!r:.60}) is not supported"
-            )
-    heads, hidden = whole("attention.head_count"), whole("embedding_length")
-    most, scaling = whole("context_length"), _scaling(file, fields)
+    fields = _Fields(file, architecture)
+    fields.refuse_not_computed()
+    heads, hidden = fields.whole("attention.head_count"), fields.whole("embedding_length")
+    most, scaling = fields.whole("context_length"), _scaling(file, fields.values)
     described = {
         "model_type": architecture,
         "vocab_size": _shape(file, "token_embd.weight")[0],
         "hidden_size": hidden,
-        "intermediate_size": whole("feed_forward_length"),
-        "num_layers": whole("block_count"),
+        "intermediate_size": fields.whole("feed_forward_length"),
+        "num_layers": fields.whole("block_count"),
         "num_heads": heads,
-        "num_kv_heads": whole("attention.head_count_kv", heads),
-        "head_dim": whole("attention.key_length", max(hidden // heads, 1)),
+        "num_kv_heads": fields.whole("attention.head_count_kv", heads),
+        "head_dim": fields.whole("attention.key_length", max(hidden // heads, 1)),
         "max_positions": most if scaling is None else scaling.stretched(most),
-        "rope_theta": positive("rope.freq_base", 10_000.0),
+        "rope_theta": fields.positive("rope.freq_base", 10_000.0),
         "rope_scaling": scaling,
-        "norm_epsilon": float(f"{positive('attention.layer_norm_rms_epsilon'):.6g}"),  # was float32
+        "norm_epsilon": float(
+            f"{fields.positive('attention.layer_norm_rms_epsilon'):.6g}"
+        ),  # was float32
         "qkv_bias": "blk.0.attn_q.bias" in file.tensors,
         "output_bias": "blk.0.attn_output.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
         "qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
         "tie_embeddings": "output.weight" not in file.tensors,
     }
-    described["head_dim"] = _head_dim(file, fields, described["head_dim"])
+    described["head_dim"] = _head_dim(file, fields.values, described["head_dim"])
     try:
         config = LlamaConfig(**described)
     except ValueError as error:
