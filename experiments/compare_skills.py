@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from experiments import record, train_skills
+from experiments import record, skills_config, train_skills
 from jaxagent.training.config import refuse
 from jaxagent.training.evaluate import write_report
 from jaxagent.training.metrics import read_metrics
@@ -109,8 +109,11 @@ def table(result: dict[str, Any], title: str) -> Table:
     return shown
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare; the exit status."""
+def read_command_line(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Our own options, and `others`, those of `experiments.train_skills`.
+
+    A mistake in either is one line and status 2, before anything is trained.
+    """
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description=__doc__,
@@ -120,16 +123,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("comparison", choices=COMPARISONS)
     parser.add_argument("--num-seeds", type=int, default=FEWEST_SEEDS)
     parser.add_argument("--runs-dir", default="runs")
-    known, others = parser.parse_known_args(arguments)
+    known, known.others = parser.parse_known_args(arguments)
     if known.num_seeds < 1:
         refuse(f"num_seeds ({known.num_seeds}) must be at least 1")
+    both, arms = COMPARISONS[known.comparison]
+    for option in arms.values():
+        skills_config.read_command_line([*both.split(), *option.split(), *known.others])
+    return known
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare; the exit status."""
+    known = read_command_line(arguments)
     folder = pathlib.Path(known.runs_dir) / f"compare-{known.comparison}"
     both, arms = COMPARISONS[known.comparison]
     found: dict[str, list[dict[str, Any]]] = {}
     for name, option in arms.items():
         if "{recording}" in option:
             option = option.format(recording=recording_of(folder / "without"))
-        options = [*both.split(), "--num-seeds", str(known.num_seeds), *option.split(), *others]
+        options = [
+            *both.split(),
+            "--num-seeds",
+            str(known.num_seeds),
+            *option.split(),
+            *known.others,
+        ]
         found[name] = run_arm(folder, name, options)
     result = summarise(found)
     write_report(folder / "compare.json", {"comparison": known.comparison} | result)

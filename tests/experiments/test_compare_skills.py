@@ -44,3 +44,11 @@ def test_hindsight_is_compared_and_gone_on_with(tmp_path, capsys):
     assert result["without"]["steps"] == [0, 160, 320]
     assert compare_skills.main(arguments) == 0  # nothing is trained twice
     assert json.loads((folder / "compare.json").read_text()) == result
+
+
+def test_a_misspelt_option_of_the_arms_is_refused_before_anything_is_trained(capsys, tmp_path):
+    with pytest.raises(SystemExit) as stop:
+        compare_skills.main(["warm_start", "--relabel-shar", "1", "--runs-dir", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "--relabel-share" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
