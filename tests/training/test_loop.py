@@ -17,6 +17,7 @@ from jaxagent.training.interruption import Interrupted
 from jaxagent.training.loop import switch_guidance
 from jaxagent.training.metrics import read_metrics
 from jaxagent.training.nonfinite import NonFiniteTraining
+from jaxagent.training.trainer import seed_keys
 from jaxagent.training.trials import compare_arms
 from tests.training.probe_run import LENGTH, NUM_ENVS, make_arm, make_trainer, run_config
 
@@ -210,7 +211,7 @@ def test_several_seeds_are_the_single_runs_side_by_side(arm, tmp_path):
     both = make_arm(tmp_path / "seeds", run, arm.trainer, programs)
     _, report = both.train(resume=False)
     assert len(report.episode_return) == 2
-    assert report.low <= report.mean <= report.high
+    assert (report.low, report.high) == (None, None)  # two seeds say too little for an interval
 
 
 def test_seeds_in_one_vmap_are_the_seeds_one_after_the_other(arm):
@@ -236,7 +237,7 @@ def test_evaluation_is_without_guidance_and_exploration(arm):
     np.testing.assert_array_equal(guided.episode_return, unguided.episode_return)
     agent = jax.tree.map(lambda x: x[0], state.agent)
     for episode in range(2):
-        key = jax.random.fold_in(jax.random.key(9), episode)
+        key = jax.random.fold_in(seed_keys(jnp.asarray(9)).evaluation, episode)
         now = simulator.reset(jax.random.split(key)[0])
         total, steps = 0.0, 0
         for _ in range(trainer.evaluation_length):
