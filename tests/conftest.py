@@ -6,6 +6,7 @@ without that of processes it starts.
 """
 
 import os
+import sys
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
@@ -43,6 +44,9 @@ def pytest_xdist_auto_num_workers(config):
 def _memory_of_a_module(request):
     # Set up first, so torn down last: the module's own fixtures have let go of their models.
     memory.begin_peak()
+    # The workers of the suite fill the cores already, and two compilations need twice the memory.
+    if (trainer := sys.modules.get("jaxagent.training.trainer")) is not None:
+        trainer.COMPILED_AT_ONCE = 1
     yield
     peak, path = memory.peak_bytes(), os.environ.get("TEST_PEAKS")
     memory.drop_what_a_module_left()

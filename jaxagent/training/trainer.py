@@ -27,6 +27,7 @@ from jaxagent.types import Env, EnvState, EnvStep, SimulatorState, Trajectory
 
 # What a run's own key is folded with, beside the numbers of its iterations: 2^31 - 1 and below.
 WARM_START, REWRITE = 2**31 - 1, 2**31 - 2
+COMPILED_AT_ONCE = 2  # programs; the compiler holds up to a gigabyte and a half for each
 
 
 class SeedKeys(NamedTuple):
@@ -118,7 +119,7 @@ class Trainer:
         """
         begin = time.perf_counter()
         lowered = (self._lower_iterate(state), self._lower_evaluate(state))
-        with ThreadPoolExecutor(len(lowered)) as pool:
+        with ThreadPoolExecutor(COMPILED_AT_ONCE) as pool:
             compiled = list(pool.map(lambda program: program.compile(), lowered))
         iterate, evaluate = compiled
         seconds = time.perf_counter() - begin
