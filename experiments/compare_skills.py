@@ -126,29 +126,31 @@ def read_command_line(arguments: Sequence[str] | None = None) -> argparse.Namesp
     known, known.others = parser.parse_known_args(arguments)
     if known.num_seeds < 1:
         refuse(f"num_seeds ({known.num_seeds}) must be at least 1")
-    both, arms = COMPARISONS[known.comparison]
-    for option in arms.values():
-        skills_config.read_command_line([*both.split(), *option.split(), *known.others])
+    for option in COMPARISONS[known.comparison][1].values():
+        skills_config.read_command_line(options_of(known, option))
     return known
+
+
+def options_of(known: argparse.Namespace, option: str) -> list[str]:
+    """What an arm gives to `experiments.train_skills`; what the user asks for comes last and wins.
+
+    Args:
+        known: from `read_command_line`.
+        option: that the arm is given besides.
+    """
+    both = COMPARISONS[known.comparison][0].split()
+    return [*both, "--num-seeds", str(known.num_seeds), *option.split(), *known.others]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare; the exit status."""
     known = read_command_line(arguments)
     folder = pathlib.Path(known.runs_dir) / f"compare-{known.comparison}"
-    both, arms = COMPARISONS[known.comparison]
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, option in arms.items():
+    for name, option in COMPARISONS[known.comparison][1].items():
         if "{recording}" in option:
             option = option.format(recording=recording_of(folder / "without"))
-        options = [
-            *both.split(),
-            "--num-seeds",
-            str(known.num_seeds),
-            *option.split(),
-            *known.others,
-        ]
-        found[name] = run_arm(folder, name, options)
+        found[name] = run_arm(folder, name, options_of(known, option))
     result = summarise(found)
     write_report(folder / "compare.json", {"comparison": known.comparison} | result)
     title = f"{known.comparison}: success at the end of the episode"

@@ -46,9 +46,19 @@ def test_hindsight_is_compared_and_gone_on_with(tmp_path, capsys):
     assert json.loads((folder / "compare.json").read_text()) == result
 
 
-def test_a_misspelt_option_of_the_arms_is_refused_before_anything_is_trained(capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("warm_start --relabel-shar 1", "--relabel-share"),
+        # The second arm alone refuses it: it has easy goals, which need a curriculum.
+        ("curriculum --curriculum off", "need a curriculum"),
+    ],
+)
+def test_what_either_arm_refuses_is_refused_before_anything_is_trained(
+    arguments, message, capsys, monkeypatch
+):
+    monkeypatch.setattr(compare_skills, "run_arm", lambda *_: pytest.fail("an arm was trained"))
     with pytest.raises(SystemExit) as stop:
-        compare_skills.main(["warm_start", "--relabel-shar", "1", "--runs-dir", str(tmp_path)])
+        compare_skills.main(arguments.split())
     assert stop.value.code == 2
-    assert "--relabel-share" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert message in capsys.readouterr().err
