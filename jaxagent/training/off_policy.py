@@ -26,8 +26,9 @@ from jaxagent.agents.sac_her import SACHER
 from jaxagent.replay import Replay, Transition, transitions
 from jaxagent.rollout import collect
 from jaxagent.training.devices import AXIS
+from jaxagent.training.episodes import episode_metrics
 from jaxagent.training.nonfinite import keep_stopped
-from jaxagent.training.trainer import REWRITE, Trainer, TrainState, episode_metrics, sharded
+from jaxagent.training.trainer import REWRITE, Trainer, TrainState, sharded
 from jaxagent.types import Trajectory
 
 # (key, contents of one group [rows, L, ...], which of the steps were written [L]) -> (the contents

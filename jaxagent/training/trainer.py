@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxagent.planning.guidance import Guidance, GuidanceState
 from jaxagent.rollout import collect
 from jaxagent.training.devices import AXIS, Layout
+from jaxagent.training.episodes import episode_metrics
 from jaxagent.training.nonfinite import keep_stopped
 from jaxagent.types import Env, EnvState, EnvStep, SimulatorState, Trajectory
 
@@ -382,32 +383,3 @@ def _follow_goals(
 def _success(step: EnvStep) -> Bool[Array, " B"]:
     """Of the episodes that end with this step."""
     return step.success if step.outcome is None else step.outcome.success > 0.5
-
-
-def episode_metrics(trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
-    """Means over the episodes that ended in this batch; 0 where none did.
-
-    `episode_success` is what an episode counts as at its end. Of goal-conditioned tasks,
-    `episode_touched` counts the episodes that reached a goal at any step, and `steps_to_success`
-    is over those.
-    """
-    ended, outcome = trajectory.episode_end, trajectory.outcome
-    succeeded = trajectory.success if outcome is None else outcome.success
-    sums = {
-        "episodes": ended.sum(),
-        "episode_return": jnp.where(ended, trajectory.episode_return, 0.0).sum(),
-        "episode_length": jnp.where(ended, trajectory.episode_length, 0).sum(),
-        "episode_success": jnp.where(ended, succeeded, 0).sum(),
-    }
-    if outcome is not None:
-        sums["episode_touched"] = (ended & (outcome.goals_reached > 0)).sum()
-        sums["final_distance"] = jnp.where(ended, outcome.distance, 0.0).sum()
-        sums["goals_reached"] = jnp.where(ended, outcome.goals_reached, 0).sum()
-        sums["steps_to_success"] = jnp.where(ended, outcome.steps_to_success, 0).sum()
-    sums = jax.tree.map(lambda x: jax.lax.psum(x.astype(jnp.float32), AXIS), sums)
-    episodes = sums.pop("episodes")
-    means = {name: value / jnp.maximum(episodes, 1.0) for name, value in sums.items()}
-    if outcome is not None:
-        reached = jnp.maximum(sums["episode_touched"], 1.0)
-        means["steps_to_success"] = sums["steps_to_success"] / reached
-    return means | {"episodes": episodes}

@@ -11,9 +11,10 @@ from envs.vector import VectorEnv
 from jaxagent.agents.ppo import PPO, PPOConfig
 from jaxagent.training.curriculum import Curriculum, CurriculumConfig
 from jaxagent.training.devices import AXIS, choose_layout
+from jaxagent.training.episodes import episode_metrics
 from jaxagent.training.interruption import Interrupted
 from jaxagent.training.metrics import read_metrics
-from jaxagent.training.trainer import Trainer, episode_metrics
+from jaxagent.training.trainer import Trainer
 from tests.agents.plane import point_task
 from tests.envs.test_goals import line, play
 from tests.training.probe_run import make_arm, run_config
