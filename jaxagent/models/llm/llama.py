@@ -1,6 +1,6 @@
 """A decoder-only transformer of the Llama family in Flax Linen."""
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -184,12 +184,11 @@ class DecoderLayer(nn.Module):
         return stream._replace(x=x), None
 
 
-def recomputed_layer(config: LlamaConfig) -> type[DecoderLayer]:
-    """The layer as training wants it: what can be computed again is not kept for the gradient."""
+def kept_for_gradient(config: LlamaConfig) -> Any:
+    """The policy of `jax.checkpoint`: what of a layer is kept for the gradient."""
     # Without remat the products are kept and what lies between them is computed again: that
     # costs less than to store and fetch it.
-    kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    return nn.remat(DecoderLayer, prevent_cse=False, policy=None if config.remat else kept)
+    return None if config.remat else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 
 class Llama(nn.Module):
@@ -212,7 +211,7 @@ class Llama(nn.Module):
         normal = nn.initializers.normal(config.initializer_range)
         self.embedding = self.param("embedding", normal, (config.vocab_size, config.hidden_size))
         scanned = nn.scan(
-            recomputed_layer(config),
+            nn.remat(DecoderLayer, prevent_cse=False, policy=kept_for_gradient(config)),
             variable_axes={"params": 0, "lora": 0},
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType] (flax says int)

@@ -1,6 +1,5 @@
 """Features of the tokens that a loss asks for, and of no others."""
 
-import dataclasses
 from typing import Any, cast
 
 import jax
@@ -9,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.generate_weights import Variables
-from jaxagent.models.llm.llama import Llama, Setting, Stream, recomputed_layer
+from jaxagent.models.llm.llama import DecoderLayer, Llama, Setting, Stream, kept_for_gradient
 
 
 def features_at(
@@ -37,24 +36,32 @@ def features_at(
     llama, last = Llama(config), config.num_layers - 1
     given: Any = (tokens, positions, segment_ids, None, None)
     x, setting = cast(tuple[Array, Setting], llama.apply(variables, *given, method="enter"))
-    stream = Stream(x, None)
-    if last:
-        before = _some_layers(variables, slice(last))
-        shallow = Llama(dataclasses.replace(config, num_layers=last))
-        stream = cast(Stream, shallow.apply(before, stream, setting, method="through"))
     index, segments = jnp.arange(tokens.shape[1]), setting.segment_ids
     same = jnp.take_along_axis(segments, asked, axis=1)[..., None] == segments[:, None]
-    setting = setting._replace(asked=asked, visible=same & (index[None, None] <= asked[..., None]))
-    only = _some_layers(variables, last)
-    layer = {name: tree["layers"] for name, tree in only.items() if "layers" in tree}
-    stream, _ = recomputed_layer(config)(config).apply(layer, stream, jnp.int32(last), setting)
-    return cast(Array, llama.apply(variables, stream.x, method="leave"))
+    visible = same & (index[None, None] <= asked[..., None])
+    setting_of_last = setting._replace(asked=asked, visible=visible)
+    layer = DecoderLayer(config)
 
+    # The choice is made inside the scan: to scan a slice of the layers and to apply the last one
+    # after it would copy all of their parameters, and their gradients.
+    def step(carry: tuple[Array, Array], numbered: tuple[Array, Variables]) -> Any:
+        number, variables = numbered
 
-def _some_layers(variables: Variables, which: int | slice) -> Variables:
-    def chosen(tree: Any) -> Any:
-        if "layers" not in tree:
-            return tree
-        return {**tree, "layers": jax.tree.map(lambda x: x[which], tree["layers"])}
+        def whole(x: Array, features: Array) -> tuple[Array, Array]:
+            stream, _ = layer.apply(variables, Stream(x, None), number, setting)
+            return cast(Stream, stream).x, features
 
-    return {name: chosen(tree) for name, tree in variables.items()}
+        def only_asked(x: Array, features: Array) -> tuple[Array, Array]:
+            stream, _ = layer.apply(variables, Stream(x, None), number, setting_of_last)
+            return x, cast(Stream, stream).x
+
+        return jax.lax.cond(number < last, whole, only_asked, *carry), None
+
+    layers = {name: tree["layers"] for name, tree in variables.items() if "layers" in tree}
+    nothing = jnp.zeros((*asked.shape, x.shape[-1]), x.dtype)
+    # Around the choice, not within it: what a branch needs for its gradient is stacked, the
+    # parameters too.
+    step = jax.checkpoint(step, prevent_cse=False, policy=kept_for_gradient(config))
+    numbers = jnp.arange(config.num_layers)
+    (_, features), _ = jax.lax.scan(step, (x, nothing), (numbers, layers))
+    return cast(Array, llama.apply(variables, features, method="leave"))

@@ -165,6 +165,21 @@ def test_features_that_are_asked_for_are_those_of_all(layers, adapted):
     assert np.abs(jax.tree.leaves(gradient[1])[0]).max() > 0 or not adapted
 
 
+@pytest.mark.parametrize("what", ["features", "gradient"])
+def test_layers_are_not_copied_for_features_that_are_asked_for(what):
+    config = dataclasses.replace(SMALL, num_layers=16, intermediate_size=1024)
+    variables = {"params": init_params(config, jax.random.key(0))}
+    stacked = sum(x.nbytes for x in jax.tree.leaves(variables["params"]["layers"]))
+    tokens, asked = ids(1, 8), jnp.array([[3]])
+    function = {
+        "features": lambda given: features_at(config, given, tokens, asked),
+        "gradient": jax.grad(lambda given: jnp.sum(features_at(config, given, tokens, asked))),
+    }[what]
+    memory = jax.jit(function).lower(variables).compile().memory_analysis()
+    # One layer at a time is held beside the parameters, never all of them.
+    assert memory.temp_size_in_bytes < stacked / 2
+
+
 @jax.jit
 def naive_attention(query, key, value, visible):
     key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
