@@ -76,6 +76,11 @@ class CurriculumConfig:
                 f"easy_reach ({self.easy_reach}) and easy_threshold ({self.easy_threshold}) need "
                 f"a curriculum: {', '.join(SCHEDULES[1:])}"
             )
+        if self.easy_threshold is not None and self.easy_threshold < spec.threshold:
+            raise ValueError(
+                f"easy_threshold ({self.easy_threshold}) must be at least the task's threshold "
+                f"({spec.threshold}): the curriculum begins with what is easier"
+            )
         if self.curriculum != "off" and not easier and not randomised:
             raise ValueError(
                 f"curriculum ({self.curriculum}) needs something that grows: easy_reach, "

@@ -179,6 +179,9 @@ def test_options_that_would_do_nothing_are_refused():
     for unused in ({"easy_threshold": 0.5}, {"easy_reach": (0.5, 1.0)}):
         with pytest.raises(ValueError, match=r"need a curriculum: linear, staircase, adaptive"):
             CurriculumConfig(**unused).check(spec, randomised=True)
+    harder = dataclasses.replace(EASY, easy_threshold=spec.threshold / 2)
+    with pytest.raises(ValueError, match=r"easy_threshold \(.*\) must be at least the task's"):
+        harder.check(spec, randomised=False)
 
 
 @pytest.mark.parametrize(
