@@ -100,3 +100,18 @@ def read_sentence(sentence: str) -> Task | None:
         if found:
             return Task(kind, found.group(1), found.group(2))
     return None
+
+
+_WORDS = {
+    TASK_TYPES[0]: "put a {item} in {target}",
+    TASK_TYPES[1]: "look at {item} under the {target}",
+    TASK_TYPES[2]: "put a clean {item} in {target}",
+    TASK_TYPES[3]: "put a hot {item} in {target}",
+    TASK_TYPES[4]: "put a cool {item} in {target}",
+    TASK_TYPES[5]: "put two {item} in {target}",
+}
+
+
+def sentence_of(task: Task) -> str:
+    """A task in the words of the first of the benchmark's templates, without the full stop."""
+    return _WORDS[task.kind].format(item=task.item, target=task.target)

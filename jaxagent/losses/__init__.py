@@ -50,7 +50,13 @@ from jaxagent.losses.guidance import (
     velocity_threshold,
 )
 from jaxagent.losses.hae import HAEAdvantages, hae_advantages
-from jaxagent.losses.hindsight import GoalSteps, Relabelled, choose_goal_steps, relabel
+from jaxagent.losses.hindsight import (
+    GoalSteps,
+    Relabelled,
+    choose_goal_steps,
+    hindsight_weights,
+    relabel,
+)
 from jaxagent.losses.imitation import (
     behaviour_cloning_loss,
     behaviour_cloning_squared_error,
@@ -131,6 +137,7 @@ __all__ = [
     "hae_advantages",
     "heading",
     "hgpo_advantages",
+    "hindsight_weights",
     "history_keys",
     "improve_source_logits",
     "ipo_loss",

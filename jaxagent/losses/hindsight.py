@@ -172,3 +172,43 @@ def relabel(
     earned = as_array("relabel: the reward", reward_function(next_achieved_goal, goal))
     require_array("relabel", "the reward_function's result", earned, jnp.floating, reward.shape)
     return Relabelled(goal, jnp.where(is_relabelled, earned, reward), is_relabelled)
+
+
+@checked
+def hindsight_weights(
+    goal_reached: Bool[Array, "T *B"],
+    is_critical: Bool[Array, "T *B"],
+    seen: Bool[Array, "T *B"],
+    first_of_kind: Bool[Array, "T *B"],
+) -> Float[Array, "T *B"]:
+    """Which actions of an episode are imitated once it is relabelled by a goal that it reached.
+
+        wₜ = 1[goal not reached before t] · criticalₜ · (seenₜ ∨ first_of_kindₜ)
+
+    Hindsight experience replay (Andrychowicz et al. 2017) for agents that search: an action is
+    taught if the goal is lost without it, and if it followed from what had been read, or was a
+    guess that any agent with the same history could have made. The loss is the token
+    cross-entropy, weighted by w of the action to which a token belongs.
+
+    Args:
+        goal_reached: the relabelled goal holds before action t.
+        is_critical: replayed without action t, the episode does not reach the goal.
+        seen: what speaks for action t had been observed before it.
+        first_of_kind: action t looks into the first place of its kind not yet looked into, in
+            the order in which the places were described.
+
+    Returns:
+        wₜ, 0 or 1.
+
+    Raises:
+        TypeError: an argument is not boolean, or the axes differ.
+
+    Example:
+        >>> no, yes = jnp.zeros(3, bool), jnp.ones(3, bool)
+        >>> seen = jnp.array([True, False, False])
+        >>> first = jnp.array([False, True, False])
+        >>> print(hindsight_weights(no, yes, seen, first))
+        [1. 1. 0.]
+    """
+    is_taught = ~goal_reached & is_critical & (seen | first_of_kind)
+    return is_taught.astype(jnp.result_type(float))

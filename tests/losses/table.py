@@ -13,6 +13,7 @@ from tests.reference import (
     distributions,
     group,
     guidance,
+    hindsight,
     imitation,
     ppo,
     sac,
@@ -167,6 +168,9 @@ CASES = {
     "k1": Case(losses.k1, distributions.k1, [log_prob, log_prob], smooth=True),
     "k2": Case(losses.k2, distributions.k2, [log_prob, log_prob], smooth=True),
     "k3": Case(losses.k3, distributions.k3, [real, real], smooth=True),
+    "hindsight_weights": Case(
+        losses.hindsight_weights, hindsight.hindsight_weights, [boolean] * 4
+    ),
     "velocity_linear": Case(losses.velocity_linear, guidance.velocity_linear, [real], smooth=True),
     "velocity_saturated": Case(
         losses.velocity_saturated, guidance.velocity_saturated, [real], {"velocity_scale": 1.7},

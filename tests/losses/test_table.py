@@ -102,7 +102,7 @@ def test_numpy_arrays_are_taken_like_those_of_jax(name):
     expected = jitted(name)(*to_jax(arrays))
     eager = case.call(*arrays)
     assert_close(eager, expected, rtol=1e-5, atol=1e-6)
-    position = next(i for i, a in enumerate(arrays) if a.dtype.kind == "f")
+    position = next((i for i, a in enumerate(arrays) if a.dtype.kind == "f"), 0)
 
     def closed_over(traced):
         return case.call(*(traced if i == position else a for i, a in enumerate(arrays)))
