@@ -17,7 +17,7 @@ from envs.text.game import Game, load_game
 from envs.text.generator import generate_games
 from envs.text.household import household
 from envs.text.noisy import Noise, demonstrate_noisily
-from experiments.household_episodes import LabelledEpisode, VisitedStates, recorded_episodes
+from experiments.household_episodes import LabelledEpisode, Rounds, recorded_episodes
 from experiments.planner_config import PlannerConfig
 from jaxagent.models.llm.words import WordTokenizer, words_of
 from jaxagent.planning.household_format import compact_words, plain_words
@@ -251,7 +251,7 @@ class Demonstrator:
     noise: Noise
     seed: int
     are_goals_human: bool = False
-    visited: VisitedStates | None = None
+    visited: Rounds[LabelledEpisode] | None = None
     visited_share: float = 0.0
     recorded: Sequence[LabelledEpisode] = ()
     recorded_share: float = 0.0

@@ -36,7 +36,8 @@ from experiments.alfworld_data import (
     plain_tokenizer,
     share_below,
 )
-from experiments.household_episodes import LabelledEpisode, VisitedStates, words_in
+from experiments.hindsight_data import OwnPlay, solved_games
+from experiments.household_episodes import LabelledEpisode, visited_states, words_in
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import PlannerConfig, continued, read_command_line
 from experiments.planner_inputs import check_games, input_sources
@@ -169,8 +170,26 @@ class Run:
         self.games = find_games(config)
         self.learner = make_learner(config, self.games)
         self.mesh = data_mesh([s.rows for s in batch_shapes(config)], config.run.num_devices)
-        self.visited = VisitedStates(folder / "visited")
-        self.demonstrator = Demonstrator(
+        self.visited = visited_states(folder / "visited")
+        self.solved = solved_games(folder / "solved")
+        self.demonstrator = self._own_play() if config.stage == "rl" else self._expert()
+
+    def _own_play(self) -> OwnPlay:
+        config = self.config
+        return OwnPlay(
+            self.games.split.train,
+            config.algorithm,
+            config.play,
+            EpisodeWriter(self.style, self.learner.tokenizer),
+            batch_shapes(config),
+            config.run.seed,
+            self.solved,
+            config.renumbered_share,
+        )
+
+    def _expert(self) -> Demonstrator:
+        config = self.config
+        return Demonstrator(
             paths=self.games.split.train,
             generated=self.games.generated,
             generated_share=config.generated_share,
@@ -229,19 +248,20 @@ class Run:
             config=record_of(config),
             initial=self.learner.initial,
             frozen=self.learner.frozen,
-            between=self._dagger_rounds(),
+            between=self._play_rounds() if config.stage == "rl" else self._dagger_rounds(),
         )
         state, _ = teaching.train(config.resume)
         self.judge(state.params)
 
-    def player(self, params: Any, is_constrained: bool = False) -> HouseholdPlayer:
+    def player(self, params: Any, is_constrained: bool = False, **sampling: Any) -> HouseholdPlayer:
         """Someone who plays with these parameters."""
-        return HouseholdPlayer(self._planner(params).playing(), is_constrained=is_constrained)
+        model = self._planner(params).playing()
+        return HouseholdPlayer(model, is_constrained=is_constrained, **sampling)
 
     def validate(self, params: Any) -> Validation:
-        """Plays the validation games, freely and greedily."""
+        """Plays the validation games, greedily; freely if it imitates an expert."""
         begin = time.perf_counter()
-        player = self.player(params)
+        player = self.player(params, self.config.stage == "rl")
         episodes = play_games(
             player, self.games.validation, self.games.validation_goals, self.config.horizon
         )
@@ -343,13 +363,44 @@ class Run:
         won = sum(each.won for each in episodes)
         self.reporter.say(f"round {number}: played {len(games)} train games, won {won}")
 
+    def _play_rounds(self):
+        every, updates = self.config.play.play_interval, self.config.run.num_updates
+        places = range(every, updates, every) if every else ()
+        return {at: functools.partial(self._play, number) for number, at in enumerate(places, 1)}
+
+    def _play(self, number: int, params: Any, position: Position) -> None:
+        """One round: train games played for their own goals, sampled; what they solved is kept."""
+        play, seed = self.config.play, self.config.run.seed
+        paths = self.games.split.train
+        chosen = random.Random(f"play-{seed}-{number}").sample(
+            paths, min(play.play_games, len(paths))
+        )
+        games = [load_game(path) for path in chosen]
+        key = jax.random.fold_in(jax.random.key(seed), number)
+        player = self.player(params, True, temperature=play.play_temperature, key=key)
+        episodes = play_games(player, games, horizon=play.play_steps)
+        assert isinstance(self.demonstrator, OwnPlay)
+        solved = [s for game, e in zip(games, episodes) for s in self.demonstrator.solved(game, e)]
+        # The next chunk may be made already.
+        self.solved.add(position.chunk + 2, solved, number)
+        won = sum(each.won for each in episodes)
+        self.reporter.say(
+            f"round {number}: won {won} of {len(games)} train games; {len(solved)} tasks solved"
+        )
+
 
 def _by_hash(path: pathlib.Path) -> str:
     return hashlib.sha256("/".join(path.parts[-3:-1]).encode()).hexdigest()
 
 
 # Share of a row's tokens that are asked for, at most: a little above that of any demonstration.
-_ASKED = {"compact": 0.25, "compact-hierarchical": 0.35, "plain": 0.45, "plain-hierarchical": 0.55}
+_ASKED = {
+    "compact": 0.25,
+    "compact-without-notes": 0.35,
+    "compact-hierarchical": 0.35,
+    "plain": 0.45,
+    "plain-hierarchical": 0.55,
+}
 
 
 def batch_shapes(config: PlannerConfig) -> list[Shape]:

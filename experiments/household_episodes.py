@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from envs.text.demonstrations import read_demonstrations
 from jaxagent.models.llm.words import words_of
@@ -52,47 +52,53 @@ def words_in(episodes: Sequence[LabelledEpisode]) -> list[str]:
     )
 
 
-class VisitedStates:
-    """Episodes that the planner played and the expert labelled, kept in a folder by round.
+Kept = TypeVar("Kept")
+
+
+class Rounds(Generic[Kept]):
+    """What the planner's own play brought, kept in a folder by round.
 
     A round serves the chunks from a number on that no chunk already made can have: what a chunk
     holds does not depend on when it was made.
 
     Args (of the constructor):
         folder: where the rounds are kept.
+        form: name of the files' format.
+        parse: makes the file's content, as JSON holds it, what was kept; ValueError names what
+            is wrong with it.
 
     Raises (the constructor):
         ValueError: a round's file is of another format.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._rounds: dict[tuple[int, int], list[LabelledEpisode]] = {}
+    def __init__(self, folder: Path, form: str, parse: Callable[[Any], list[Kept]]) -> None:
+        self.folder, self._form = folder, form
+        self._rounds: dict[tuple[int, int], list[Kept]] = {}
         for file in sorted(folder.glob("from-*.json")):
             named = re.fullmatch("from-([0-9]+)(?:-round-([0-9]+))?", file.stem)
             if not named:
                 raise ValueError(
                     f"{file}: a round is named by a number, such as from-000000012-round-001"
                 )
-            self._rounds[int(named[1]), int(named[2] or 0)] = _read_round(file)
+            self._rounds[int(named[1]), int(named[2] or 0)] = _read_round(file, form, parse)
 
-    def add(self, first_chunk: int, episodes: Sequence[LabelledEpisode], number: int = 0) -> None:
+    def add(self, first_chunk: int, episodes: Sequence[Kept], number: int = 0) -> None:
         """Keep a round, in place of the same one of an attempt that broke off.
 
         Args:
             first_chunk: of those that may draw from it.
-            episodes: that were visited.
+            episodes: what it brought.
             number: of the round; several may serve the same chunks.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"from-{first_chunk:09d}-round-{number:03d}.json"
         unfinished = file.with_suffix(".part")
-        kept = {"format": VISITED_FORMAT, "episodes": list(episodes)}
+        kept = {"format": self._form, "episodes": list(episodes)}
         unfinished.write_text(json.dumps(kept), encoding="utf-8")
         unfinished.replace(file)
         self._rounds[first_chunk, number] = list(episodes)
 
-    def before(self, chunk: int) -> list[LabelledEpisode]:
+    def before(self, chunk: int) -> list[Kept]:
         """All episodes that a chunk may draw from."""
         return [
             episode
@@ -102,7 +108,12 @@ class VisitedStates:
         ]
 
 
-def _read_round(file: Path) -> list[LabelledEpisode]:
+def visited_states(folder: Path) -> Rounds[LabelledEpisode]:
+    """Episodes that the planner played and the expert labelled."""
+    return Rounds(folder, VISITED_FORMAT, _visited)
+
+
+def _read_round(file: Path, form: str, parse: Callable[[Any], list[Kept]]) -> list[Kept]:
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -111,22 +122,26 @@ def _read_round(file: Path) -> list[LabelledEpisode]:
         raise ValueError(f"{file} is not JSON: {error}") from None
     if not isinstance(kept, dict):
         raise ValueError(
-            f"{file}: found a {type(kept).__name__} without a format, expected {VISITED_FORMAT!r}"
+            f"{file}: found a {type(kept).__name__} without a format, expected {form!r}"
         )
-    if kept.get("format") != VISITED_FORMAT:
-        raise ValueError(
-            f"{file}: found format {kept.get('format')!r}, expected {VISITED_FORMAT!r}"
-        )
-    episodes = kept.get("episodes")
+    if kept.get("format") != form:
+        raise ValueError(f"{file}: found format {kept.get('format')!r}, expected {form!r}")
+    try:
+        return parse(kept.get("episodes"))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _visited(episodes: Any) -> list[LabelledEpisode]:
     for number, episode in enumerate(episodes if isinstance(episodes, list) else [None]):
         if not _is_episode(episode):
             raise ValueError(
-                f"{file}: episode {number} is not what {VISITED_FORMAT!r} holds: its opening and "
-                f"its turns, of {len(LabelledTurn._fields)} texts each"
+                f"episode {number} is not what {VISITED_FORMAT!r} holds: its opening and its "
+                f"turns, of {len(LabelledTurn._fields)} texts each"
             )
     return [
         LabelledEpisode(opening, [LabelledTurn(*turn) for turn in turns])
-        for opening, turns in kept["episodes"]
+        for opening, turns in episodes
     ]
 
 

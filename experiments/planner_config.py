@@ -7,6 +7,7 @@ from typing import Any
 
 from envs.text.noisy import Noise
 from envs.text.protocol import DEFAULT_HORIZON
+from experiments.hindsight_config import HindsightConfig
 from jaxagent.agents.planner import ImitationConfig
 from jaxagent.planning.household_format import FORMATS
 from jaxagent.training.config import (
@@ -26,7 +27,8 @@ DESCRIPTION = (
     "Train a planner of household games by imitation of an expert that searches, from "
     "demonstrations made while it trains."
 )
-STAGES = ("sft",)
+STAGES = ("sft", "rl")
+ALGORITHMS = ("hindsight", "own_successes")
 INPUTS = ("preset", "initial", "demonstrations")  # options that may name files and folders
 GOALS = ("template", "human")
 SOURCES = ("auto", "alfworld", "generated")
@@ -39,7 +41,10 @@ class PlannerConfig:
     """Options of the household planner."""
 
     stage: str = "sft"
-    """sft: supervised, on demonstrations."""
+    """sft: supervised, on demonstrations of an expert; rl: from its own play, without any."""
+    algorithm: str = "hindsight"
+    """Of stage rl: hindsight (play is relabelled by the tasks that it achieved) or own_successes
+    (games that were won, by walking at random and by playing)."""
     preset: str = "tiny"
     """tiny (about 1 M parameters, from scratch), smollm2, or hf:FOLDER (a Hugging Face model)."""
     initial: str | None = None
@@ -93,10 +98,12 @@ class PlannerConfig:
     run: SFTRunConfig = dataclasses.field(default_factory=SFTRunConfig)
     imitation: ImitationConfig = dataclasses.field(default_factory=ImitationConfig)
     noise: Noise = dataclasses.field(default_factory=Noise)
+    play: HindsightConfig = dataclasses.field(default_factory=HindsightConfig)
 
     def __post_init__(self):
         for name, known in (
             ("stage", STAGES),
+            ("algorithm", ALGORITHMS),
             ("style", tuple(FORMATS)),
             ("source", SOURCES),
             ("goals", GOALS),
@@ -107,6 +114,7 @@ class PlannerConfig:
                     f"{name} ({getattr(self, name)}) must be one of {', '.join(known)}"
                 )
         self._check_preset()
+        self._check_stage()
         for name in ("generated_games", "dagger", "lora_rank", "final_games"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 0")
@@ -140,6 +148,28 @@ class PlannerConfig:
                 f"style ({self.style}) has a tokeniser of its own, preset ({self.preset}) another: "
                 "choose plain or plain-hierarchical"
             )
+
+    def _check_stage(self) -> None:
+        default = PlannerConfig.__dataclass_fields__
+        if self.stage == "sft":
+            if self.algorithm != default["algorithm"].default or self.play != HindsightConfig():
+                raise ValueError(
+                    "algorithm and the options of play are for stage rl: stage (sft) learns from "
+                    "an expert"
+                )
+            return
+        if self.style.endswith("-hierarchical"):
+            raise ValueError(
+                f"style ({self.style}) needs sub-goals, which stage rl does not find: choose one "
+                "without"
+            )
+        for name in ("dagger", "demonstrations"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} ({getattr(self, name)}) asks an expert: stage rl learns without"
+                )
+        if self.source == "generated":
+            raise ValueError("source (generated) has no train games for stage rl: use alfworld")
 
     def _check_games(self) -> None:
         if self.source == "generated" and not self.generated_games:

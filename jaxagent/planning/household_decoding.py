@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
@@ -58,8 +58,15 @@ def play_turn(
     tokens: Int[Array, "B W"],
     count: Int[Array, " B"],
     choices: Int[Array, "B C T"] | None,
+    temperature: Float[Array, ""] | None = None,
+    key: PRNGKeyArray | None = None,
 ) -> tuple[KVCache, Int[Array, "B T"], Int[Array, " B"], Int[Array, " B"]]:
     """Read what is new and decode a reply in every row that has something to read.
+
+    Args:
+        config: of the model; the arguments after it are those of `HouseholdPlayer`.
+        temperature: at which tokens are sampled; None takes the likeliest.
+        key: of that sampling.
 
     Returns:
         The cache, which holds all but the last token of each reply; the replies, their lengths,
@@ -85,6 +92,10 @@ def play_turn(
         logits = decoder.apply({"params": params}, decoding.hidden, method="logits")
         if choices is not None:
             logits = jnp.where(_allowed(tables, choices, decoding), logits, -jnp.inf)  # type: ignore
+        if temperature is not None:
+            # Gumbel noise makes the largest a sample of the softmax at this temperature.
+            own = jax.random.fold_in(key, jnp.max(decoding.count))  # type: ignore[arg-type]
+            logits = logits / temperature + jax.random.gumbel(own, logits.shape)  # type: ignore
         token = jnp.argmax(logits, axis=-1).astype(jnp.int32)  # type: ignore[arg-type]
         return _feed(decoder, params, _say(tables, end, choices, decoding, token), end)
 

@@ -154,12 +154,15 @@ class CompactFormat:
 
     version = 3
 
-    def __init__(self, hierarchical: bool = False) -> None:
-        self.hierarchical = hierarchical
+    def __init__(self, hierarchical: bool = False, has_notes: bool = True) -> None:
+        self.hierarchical, self._has_notes = hierarchical, has_notes
         self.name = "compact-hierarchical" if hierarchical else "compact"
+        self.name += "" if has_notes else "-without-notes"
 
     def notes(self, opening: str) -> Notes:
-        """See `CompactNotes`."""
+        """See `CompactNotes`; without notes, the marker alone."""
+        if not self._has_notes:
+            return NoNotes(">")
         task = _TASK.search(opening)
         words = _compact_task(_sentence_of(opening)).split()
         is_known = len(words) == 3 and words[0] in _TASK_WORDS
@@ -256,7 +259,13 @@ class PlainFormat:
 
 FORMATS = {
     made.name: made
-    for made in (CompactFormat(), CompactFormat(True), PlainFormat(), PlainFormat(True))
+    for made in (
+        CompactFormat(),
+        CompactFormat(True),
+        CompactFormat(has_notes=False),
+        PlainFormat(),
+        PlainFormat(True),
+    )
 }
 
 

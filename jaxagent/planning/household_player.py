@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
@@ -42,13 +43,15 @@ class PlannerModel(NamedTuple):
 
 
 class HouseholdPlayer:
-    """Plays greedily.
+    """Plays greedily, or samples.
 
     Args (of the constructor):
         model: who plays.
         is_constrained: only well-formed replies whose command is admissible.
         slots: tokens of an episode that are remembered; by default the model's `max_positions`.
         cache_bytes: what the caches of `most_games` episodes fill at most, in bytes.
+        temperature: at which every token is sampled; 0 takes the likeliest.
+        key: of the sampling; every turn of every episode draws from its own.
 
     Attributes:
         overflows: how often the oldest turns of an episode were dropped for want of room, or its
@@ -57,7 +60,8 @@ class HouseholdPlayer:
             the place was read.
 
     Raises (the constructor):
-        ValueError: not even a reply has room in so many slots.
+        ValueError: not even a reply has room in so many slots, or the temperature is below 0 or
+            without a key.
     """
 
     def __init__(
@@ -67,7 +71,15 @@ class HouseholdPlayer:
         is_constrained: bool = False,
         slots: int | None = None,
         cache_bytes: int = CACHE_BYTES,
+        temperature: float = 0.0,
+        key: PRNGKeyArray | None = None,
     ) -> None:
+        if not 0 <= temperature < float("inf") or (temperature and key is None):
+            raise ValueError(
+                f"temperature ({temperature}) must be at least 0 and finite; above 0 it needs a key"
+            )
+        self._temperature = jnp.float32(temperature) if temperature else None
+        self._key, self._turns = key, 0
         self.model, self.is_constrained = model, is_constrained
         self.slots = model.config.max_positions if slots is None else slots
         self.grammar = reply_grammar(model.style, model.tokenizer)
@@ -130,6 +142,7 @@ class HouseholdPlayer:
         self._cache, said, said_count, chosen = play_turn(
             self.model.config, self.grammar.start, self.grammar.end, self._reply_tokens,
             self.model.params, self._tables, self._cache, tokens, count, choices,
+            self._temperature, self._turn_key(),
         )  # fmt: skip
         said, said_count, chosen = jax.device_get((said, said_count, chosen))
         replies = [Reply("")] * len(admissible)
@@ -154,6 +167,12 @@ class HouseholdPlayer:
                 f"turns were dropped, never the task{openings}"
             )
         return [line for line in told if line]
+
+    def _turn_key(self) -> PRNGKeyArray | None:
+        if self._temperature is None:
+            return None
+        self._turns += 1
+        return jax.random.fold_in(self._key, self._turns)  # type: ignore[arg-type]
 
     @property
     def _reply_tokens(self) -> int:

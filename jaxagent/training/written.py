@@ -13,7 +13,8 @@ from jaxagent.training.packing import TokenEpisode
 class LabelledTurn(NamedTuple):
     """A turn as it went, and the reply to learn.
 
-    ``subgoal`` is what the label serves, in every turn; it is written where it changes.
+    ``subgoal`` is what the label serves, in every turn; it is written where it changes. An empty
+    label teaches nothing; one that is the beginning of a reply, that beginning.
     """
 
     command: str
@@ -59,7 +60,7 @@ class EpisodeWriter:
             before = self._subgoal(Reply("", change)) if self.style.hierarchical else []
             said = [*before, *self._command(turn.command)]
             right = [*before, *self._command(turn.label)]
-            for place, token in enumerate(right):
+            for place, token in enumerate(right if turn.label else []):
                 asked.append((len(ids) - 1 + place, token))
                 if place >= len(said) or said[place] != token:
                     break

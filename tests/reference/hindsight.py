@@ -8,8 +8,6 @@ def hindsight_weights(goal_reached, is_critical, seen, first_of_kind):
     for place in np.ndindex(weights.shape):
         if goal_reached[place] or not is_critical[place]:
             continue
-        if seen[place]:
-            weights[place] = 1.0
-        elif first_of_kind[place]:
+        if seen[place] or first_of_kind[place]:
             weights[place] = 1.0
     return weights
