@@ -21,7 +21,7 @@ from benchmarks.planner_peer import TorchPlanner
 from envs.text.generator import generate_games
 from envs.text.noisy import Noise
 from experiments.alfworld_data import Demonstrator, entity_tokenizer
-from experiments.alfworld_planner import batch_shapes, tiny_model
+from experiments.planner_model import batch_shapes, tiny_model
 from experiments.household_rounds import play_games
 from experiments.planner_config import PlannerConfig, preset
 from jaxagent.agents.planner import OPTIMIZERS, Imitation, TokenBatch

@@ -5,7 +5,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from envs.text.game import Game, load_game
 from envs.text.generator import generate_games
 from envs.text.household import household
 from envs.text.noisy import Noise, demonstrate_noisily
+from envs.text.protocol import GameSource
 from experiments.household_episodes import LabelledEpisode, Rounds, recorded_episodes
 from experiments.planner_config import PlannerConfig
 from jaxagent.models.llm.words import WordTokenizer, words_of
@@ -145,6 +146,11 @@ class Games(NamedTuple):
     recorded: list[LabelledEpisode]
     """Episodes of a file, beside those that are played while training."""
 
+    def by_name(self) -> Mapping[str, GameSource]:
+        """The benchmark's train games, or the generated ones where there are none."""
+        paths = {"/".join(path.parts[-3:-1]): path for path in self.split.train}
+        return paths or {game.name: game for game in self.generated}
+
 
 def find_games(config: PlannerConfig) -> Games:
     """The games, and the recorded episodes, that the configuration names.
@@ -163,7 +169,8 @@ def find_games(config: PlannerConfig) -> Games:
             if config.source == "alfworld" or config.data or config.goals == "human":
                 raise
     made = generate_games(config.generated_games, _GENERATED_SEED)
-    generated = [each.game for each in made] if config.generated_share or not split.train else []
+    is_played = config.stage == "sft" and config.generated_share
+    generated = [each.game for each in made] if is_played or not split.train else []
     if not split.train and not generated:
         raise DataError(
             "generated_games (0) must be at least 1 where the benchmark's train games are not "

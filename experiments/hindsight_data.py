@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from envs.text.bridge import GameCache
 from envs.text.game import Game
+from envs.text.protocol import GameSource
 from envs.text.relabel import RelabelledEpisode, relabelled
 from envs.text.scores import Episode
 from envs.text.task import TASK_TYPES, Task
@@ -101,7 +102,7 @@ class OwnPlay:
     A chunk depends on its number and on the rounds that may serve it.
 
     Args (of the constructor):
-        paths: train games.
+        games: train games by name: files, or games themselves.
         algorithm: hindsight relabels what was played by what it achieved; own_successes keeps the
             games that were won.
         config: of the play.
@@ -117,7 +118,7 @@ class OwnPlay:
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        games: Mapping[str, GameSource],
         algorithm: str,
         config: HindsightConfig,
         writer: EpisodeWriter,
@@ -129,11 +130,10 @@ class OwnPlay:
         self._config, self._writer, self._shapes = config, writer, shapes
         self._seed, self._rounds, self._renumbered_share = seed, rounds, renumbered_share
         self._relabels = algorithm == "hindsight"
-        self._paths = {"/".join(path.parts[-3:-1]): path for path in paths}
-        self._games = GameCache()
-        tasks = [self._games.get(path).task for path in paths]
+        self._sources, self._cache = games, GameCache()
+        tasks = [self.game(name).task for name in games]
         self._wanted = {task for task in tasks if task is not None}
-        self._walked = self._walk(sorted(self._paths))
+        self._walked = self._walk(sorted(games))
         self._pool = self._pool_of(self._walked)
         if not self._pool:
             raise ValueError(
@@ -145,6 +145,16 @@ class OwnPlay:
     def walked(self) -> Counter[str]:
         """How many tasks of each type the random walks solved."""
         return Counter(each.kind for each in self._walked)
+
+    def game(self, name: str) -> Game:
+        """A train game by its name."""
+        return self._cache.get(self._sources[name])
+
+    def drawn_games(self, rng: random.Random) -> list[Game]:
+        """The games of one round of play."""
+        names = sorted(self._sources)
+        number = min(self._config.play_games, len(names))
+        return [self.game(name) for name in rng.sample(names, number)]
 
     def batches(self, chunk: int) -> list[TokenBatch]:
         """The batches of one chunk, shuffled."""
@@ -162,7 +172,7 @@ class OwnPlay:
         made: list[RelabelledEpisode] = []
         while len(made) < CHUNK:
             solved = (own if own and rng.random() < self._config.own_share else pool).draw(rng)
-            game = self._games.get(self._paths[solved.game])
+            game = self.game(solved.game)
             has_visits = self._config.inserted_visits
             episode = relabelled(game, solved.solution, rng, has_visits=has_visits)
             if episode is not None:
@@ -189,7 +199,7 @@ class OwnPlay:
         found: list[Solved] = []
         for number in range(self._config.walks):
             rng = random.Random(f"walk-{self._seed}-{number}")
-            game = self._games.get(self._paths[rng.choice(names)])
+            game = self.game(rng.choice(names))
             commands = random_walk(game, rng, self._config.walk_steps)
             if self._relabels:
                 found += [_solved(game, each, False) for each in solutions(game, commands)]

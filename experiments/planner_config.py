@@ -168,8 +168,6 @@ class PlannerConfig:
                 raise ValueError(
                     f"{name} ({getattr(self, name)}) asks an expert: stage rl learns without"
                 )
-        if self.source == "generated":
-            raise ValueError("source (generated) has no train games for stage rl: use alfworld")
 
     def _check_games(self) -> None:
         if self.source == "generated" and not self.generated_games:

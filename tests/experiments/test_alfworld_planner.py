@@ -19,7 +19,7 @@ from envs.text.noisy import Noise, demonstrate_noisily
 from envs.text.panels import load_panel
 from envs.text.scores import Episode
 from envs.text.searching import SearchingExpert
-from experiments import alfworld_planner, evaluate_text
+from experiments import alfworld_planner, evaluate_text, planner_model
 from experiments.alfworld_data import (
     Demonstrator,
     entity_tokenizer,
@@ -38,7 +38,7 @@ from experiments.evaluate_text import (
     lone_agent,
     play_panel,
 )
-from experiments.household_episodes import LabelledEpisode, VisitedStates
+from experiments.household_episodes import LabelledEpisode, visited_states
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import read_command_line
 from jaxagent.models.llm.llama import init_params
@@ -63,7 +63,7 @@ SHORT = (
 @pytest.fixture
 def small_model(monkeypatch):
     monkeypatch.setattr(
-        alfworld_planner,
+        planner_model,
         "tiny_model",
         lambda tokenizer, style, dtype: small_config(tokenizer.vocab_size),
     )
@@ -226,7 +226,7 @@ def test_frozen_parameters_are_of_the_type_that_computes(more, kept, tmp_path):
     small_base(tmp_path / "model")
     options = [*HUGGING_FACE, "--preset", f"hf:{tmp_path / 'model'}", "--dtype", "bfloat16"]
     config = read_command_line([*options, *more.split()])
-    learner = alfworld_planner.make_learner(config, find_games(config))
+    learner = planner_model.make_learner(config, find_games(config))
     params = learner.frozen if more else learner.initial
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {kept}
     assert learner.imitation.model.dtype == "bfloat16"
@@ -334,7 +334,7 @@ def demonstrator(tmp_path, share=0.5):
         paths=[], generated=games, generated_share=1.0,
         writer=EpisodeWriter(FORMATS["compact"], entity_tokenizer()),
         shapes=[Shape(2, 256, 115), Shape(1, 512, 230)], noise=Noise(), seed=0,
-        visited=VisitedStates(tmp_path), visited_share=share,
+        visited=visited_states(tmp_path), visited_share=share,
     )  # fmt: skip
 
 
@@ -434,12 +434,12 @@ def test_rounds_of_another_format_are_one_line(content, message, tmp_path):
     file = tmp_path / "from-000000003.json"
     file.write_text(content)
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
-        VisitedStates(tmp_path)
+        visited_states(tmp_path)
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
     file.rename(tmp_path / "from-here.json")
     with pytest.raises(ValueError, match="a round is named by a number"):
-        VisitedStates(tmp_path)
+        visited_states(tmp_path)
 
 
 def test_the_share_of_renumbered_episodes_is_the_run_s(tmp_path, small_model):
@@ -605,19 +605,19 @@ def test_rounds_of_one_chunk_are_all_kept(tmp_path, small_model, capsys):
     assert files == [f"from-000000002-round-00{number}.json" for number in (1, 2, 3)]
     assert len(run.visited.before(2)) == 6
     assert not run.visited.before(1)
-    again = VisitedStates(tmp_path / "run" / "visited")
+    again = visited_states(tmp_path / "run" / "visited")
     assert again.before(2) == run.visited.before(2)
     run._visit(2, params, Position(0, 2))  # of an attempt that broke off after it
-    assert len(VisitedStates(tmp_path / "run" / "visited").before(2)) == 6
+    assert len(visited_states(tmp_path / "run" / "visited").before(2)) == 6
 
 
 def test_files_of_rounds_before_they_were_numbered_are_read(tmp_path):
     kept = {"format": "jaxagent.visited.1", "episodes": [["a", []]]}
     (tmp_path / "from-000000003.json").write_text(json.dumps(kept))
-    assert VisitedStates(tmp_path).before(3) == [LabelledEpisode("a", [])]
+    assert visited_states(tmp_path).before(3) == [LabelledEpisode("a", [])]
     (tmp_path / "from-².json").write_text(json.dumps(kept))
     with pytest.raises(ValueError, match="a round is named by a number"):
-        VisitedStates(tmp_path)
+        visited_states(tmp_path)
 
 
 def test_labels_are_the_expert_s_whatever_words_the_task_has():
