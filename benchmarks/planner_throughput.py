@@ -21,9 +21,9 @@ from benchmarks.planner_peer import TorchPlanner
 from envs.text.generator import generate_games
 from envs.text.noisy import Noise
 from experiments.alfworld_data import Demonstrator, entity_tokenizer
-from experiments.planner_model import batch_shapes, tiny_model
 from experiments.household_rounds import play_games
 from experiments.planner_config import PlannerConfig, preset
+from experiments.planner_model import batch_shapes, tiny_model
 from jaxagent.agents.planner import OPTIMIZERS, Imitation, TokenBatch
 from jaxagent.models.llm.words import with_embedding
 from jaxagent.planning import household_player

@@ -20,7 +20,7 @@ import numpy as np
 
 from envs.text.data import DataError, data_root, list_games
 from envs.text.game import load_game
-from envs.text.panels import load_panel
+from envs.text.panels import games_digest, load_panel
 from envs.text.pddl import GameFileError
 from envs.text.scores import score_by_type
 from envs.text.transcripts import write_transcripts
@@ -107,6 +107,12 @@ class Run:
             source, share = "alfworld", f" ({config.generated_share:.0%} of the demonstrations)"
             beside = f" and {played}{share}" if made else ""
             played = f"{len(games.split.train):,} of the benchmark{beside}"
+        if isinstance(self.demonstrator, OwnPlay):
+            tasks = sum(self.demonstrator.walked.values())
+            played += (
+                f"; learns from {config.play.walks:,} random walks, which solved {tasks:,} tasks, "
+                f"and from rounds of play every {config.play.play_interval:,} updates"
+            )
         if games.recorded:
             share = f"{config.demonstrations_share:.0%} of the demonstrations"
             played += f", and {len(games.recorded):,} recorded episodes ({share})"
@@ -180,8 +186,9 @@ class Run:
 
     def judge(self, params: Any) -> None:
         """Plays the panels at the end, freely and constrained, and writes evaluation.json."""
-        result: dict[str, Any] = {}
+        result: dict[str, Any] = {"panels": {}}
         for name, games, goals in self._panels():
+            result["panels"][name] = games_digest(games)
             for mode in ("free", "constrained"):
                 # What the demonstrations lacked is not what this panel lacks.
                 getattr(self.learner.tokenizer, "missing", {}).clear()

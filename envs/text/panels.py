@@ -11,6 +11,7 @@ from typing import NamedTuple
 from envs.text.data import HOW_TO_GET, DataError, data_root, list_games
 from envs.text.game import Game, load_game
 from envs.text.generator import generate_games
+from envs.text.state import dump_state
 
 PANELS = ("valid_seen", "valid_unseen", "generated_unseen")
 _GENERATED_GAMES = 120
@@ -79,6 +80,15 @@ def _digest(games: list[PanelGame]) -> str:
     for game, document in games:
         problem = " ".join(document["pddl_problem"].split())
         total.update(f"{game.name}\0{game.task_text}\0{problem}\0".encode())
+    return total.hexdigest()
+
+
+def games_digest(games: Sequence[Game]) -> str:
+    """A hash of games at hand, whether files or made: of names, tasks and first states."""
+    total = hashlib.sha256()
+    for game in games:
+        start = dump_state(game.initial)
+        total.update(f"{game.name}\0{game.task_text}\0{start}\0".encode())
     return total.hexdigest()
 
 

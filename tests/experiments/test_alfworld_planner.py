@@ -77,7 +77,7 @@ def test_a_run_leaves_everything_and_can_be_taken_up(tmp_path, small_model, caps
     assert "round 1: played 4 train games" in printed
     assert "generated_unseen, constrained" in printed
     result = json.loads((folder / "evaluation.json").read_text())
-    assert set(result) == {"generated_unseen free", "generated_unseen constrained"}
+    assert set(result) == {"panels", "generated_unseen free", "generated_unseen constrained"}
     assert result["generated_unseen constrained"]["all"]["inadmissible_share"] == 0.0
     assert (folder / "curves.png").stat().st_size > 1000
     assert (folder / "generated_unseen-free.html").is_file()

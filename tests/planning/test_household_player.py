@@ -294,3 +294,57 @@ def test_the_end_of_a_turn_ends_a_reply():
         assert grammar.following[grammar.start, 8] == grammar.start
     ids = tokenizer.encode("look")
     assert tokenizer.decode([*ids, 7]) == tokenizer.decode(ids) == "look"
+
+
+def replies(model, games, turns=2, **sampling):
+    """What a planner says in the first turns of some games, constrained."""
+    player = HouseholdPlayer(model, is_constrained=True, **sampling)
+    env = BatchEnv(len(games))
+    observations, info = env.reset(games)
+    player.begin(observations)
+    said = []
+    for _ in range(turns):
+        chosen = player.act(observations, info.admissible)
+        assert all(r.command in c for r, c in zip(chosen, info.admissible))
+        said += [reply.command for reply in chosen]
+        taken = env.step(said[-len(games) :])
+        observations, info = taken.observations, taken.info
+    return said
+
+
+def test_sampled_replies_are_admissible_and_depend_on_the_key_alone(games):
+    model = small_planner("compact", games, seed=3, max_positions=512)
+    greedy = replies(model, games)
+    key, other = jax.random.key(0), jax.random.key(1)
+    warm = replies(model, games, temperature=1.0, key=key)
+    assert replies(model, games, temperature=1.0, key=key) == warm
+    assert replies(model, games, temperature=1.0, key=other) != warm
+    assert replies(model, games, temperature=1e-6, key=key) == greedy
+
+
+def test_commands_are_sampled_as_often_as_the_model_says(games):
+    """One game many times: frequencies of the first word against the renormalized softmax."""
+    model = small_planner("compact", games, seed=3, max_positions=512)
+    copies = [games[0]] * 512
+    env = BatchEnv(1)
+    observations, info = env.reset(games[:1])
+    commands = info.admissible[0]
+    encode, style = model.tokenizer.encode, model.style
+    opening = encode(style.opening(observations[0])) + encode(style.notes(observations[0]).marker())
+    logits = np.array(logits_after(model, opening))
+    first = sorted({encode(style.command(command))[0] for command in commands})
+    expected = np.exp(logits[first] / 2.0 - (logits[first] / 2.0).max())
+    expected /= expected.sum()
+    said = replies(model, copies, 1, temperature=2.0, key=jax.random.key(0))
+    words = [encode(style.command(command))[0] for command in said]
+    found = np.array([words.count(token) for token in first]) / len(words)
+    # Five standard errors of a share from 512 draws.
+    assert (np.abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / 512) + 1e-3).all()
+    assert (found > 0).sum() > 1
+
+
+@pytest.mark.parametrize("temperature", [-1.0, float("inf"), float("nan"), 1.0])
+def test_a_temperature_that_cannot_be_is_refused(games, temperature):
+    model = small_planner("compact", games, seed=3, max_positions=512)
+    with pytest.raises(ValueError, match=r"temperature \(.*\) must be at least 0 and finite"):
+        HouseholdPlayer(model, temperature=temperature)

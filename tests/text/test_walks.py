@@ -1,5 +1,6 @@
 """What random play achieved, which commands mattered, and how it is written as a search."""
 
+import itertools
 import random
 from collections import Counter
 
@@ -61,7 +62,8 @@ def goal_of(task: Task) -> list:
     """The benchmark's formula of a treated thing in a place, as game files hold it."""
     flag, able = {"clean": ("isclean", "cleanable"), "heat": ("ishot", "heatable"),
                   "cool": ("iscool", "coolable")}[task.kind.split("_")[1]]  # fmt: skip
-    parts = [["objecttype", "?o", f"{task.item}type"], ["receptacletype", "?r", f"{task.target}type"],
+    parts = [["objecttype", "?o", f"{task.item}type"],
+             ["receptacletype", "?r", f"{task.target}type"],
              ["inreceptacle", "?o", "?r"], [flag, "?o"], [able, "?o"]]  # fmt: skip
     variables = ["?r", "-", "receptacle", "?o", "-", "object"]
     return ["exists", variables, ["and", *parts]]
@@ -228,7 +230,7 @@ def test_places_are_named_by_what_is_used_there(episodes):
     for game, _, episode in episodes:
         places = game.receptacles
         commands = [turn.command for turn in episode.turns]
-        for command, following in zip(commands, commands[1:]):
+        for command, following in itertools.pairwise(commands):
             if command.startswith("go to ") and following.partition(" ")[0] in ("take", "move"):
                 at = command.removeprefix("go to ")
                 used = " ".join(following.split(" ")[-2:])
@@ -277,7 +279,8 @@ def test_the_predicate_of_treated_things_is_that_of_the_compiled_formula(games):
                     for state in states(game, walk):
                         assert goal.satisfied(state) == is_achieved(game, state, found.task)
                         compared[goal.satisfied(state)] += 1
-    assert compared[True] and compared[False]
+    assert compared[True]
+    assert compared[False]
 
 
 def test_a_solution_may_be_given_from_anywhere(games):
