@@ -13,6 +13,9 @@ class HindsightConfig:
     """Commands of each."""
     inserted_visits: bool = True
     """Write failed looks into solutions before what was searched for is gone to."""
+    exploration_weight: float = 0.25
+    """Weight of a look that failed, beside 1 of the commands that mattered; 0 teaches nothing of
+    where to look next but from looks that found."""
     play_interval: int = 300
     """Updates between two rounds of play; 0 plays none."""
     play_games: int = 96
@@ -36,6 +39,6 @@ class HindsightConfig:
             raise ValueError(
                 f"play_temperature ({self.play_temperature}) must be a positive, finite number"
             )
-        for name in ("own_share", "other_goals"):
+        for name in ("exploration_weight", "own_share", "other_goals"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must lie in [0, 1]")

@@ -179,7 +179,7 @@ class OwnPlay:
                 made.append(episode)
         labelled = [
             renumbered(episode, rng) if rng.random() < self._renumbered_share else episode
-            for episode in labelled_episodes(made)
+            for episode in labelled_episodes(made, self._config.exploration_weight, rng)
         ]
         return [self._writer.write(*episode) for episode in labelled]
 
@@ -223,14 +223,21 @@ def _shortest(solved: Iterable[Solved]) -> list[Solved]:
     return list(best.values())
 
 
-_weights = jax.jit(hindsight_weights)
+_weights = jax.jit(hindsight_weights, static_argnames="exploration_weight")
 
 
-def labelled_episodes(episodes: Sequence[RelabelledEpisode]) -> list[LabelledEpisode]:
+def labelled_episodes(
+    episodes: Sequence[RelabelledEpisode], exploration_weight: float, rng: random.Random
+) -> list[LabelledEpisode]:
     """Relabelled episodes with `hindsight_weights` turned into labels.
 
-    What is not taught has an empty label; of a look that failed the verb alone is taught: that
-    the thing was not here is known, where it is was not.
+    A command is taught with its weight as probability, and has an empty label otherwise. Of a go
+    that is not, the verb is taught nevertheless: that the thing was not here is known.
+
+    Args:
+        episodes: of at most `_LONGEST` turns.
+        exploration_weight: see `hindsight_weights`.
+        rng: draws what is taught.
     """
     shape = (_LONGEST, len(episodes))
     critical, seen, first = (np.zeros(shape, bool) for _ in range(3))
@@ -238,12 +245,17 @@ def labelled_episodes(episodes: Sequence[RelabelledEpisode]) -> list[LabelledEpi
         rows = np.array([turn[2:] for turn in episode.turns])
         for array, values in zip((critical, seen, first), rows.T):
             array[: len(values), column] = values
-    weights = np.asarray(_weights(np.zeros(shape, bool), critical, seen, first))
+    nowhere = np.zeros(shape, bool)  # an episode ends where its goal is reached
+    weights = np.asarray(
+        _weights(nowhere, critical, seen, first, exploration_weight=exploration_weight)
+    )
     return [
         LabelledEpisode(
             episode.opening,
             [
-                LabelledTurn(turn.command, _label(turn.command, weight), "", turn.observation)
+                LabelledTurn(
+                    turn.command, _label(turn.command, rng.random() < weight), "", turn.observation
+                )
                 for turn, weight in zip(episode.turns, weights[:, column])
             ],
         )
@@ -251,7 +263,7 @@ def labelled_episodes(episodes: Sequence[RelabelledEpisode]) -> list[LabelledEpi
     ]
 
 
-def _label(command: str, weight: float) -> str:
-    if weight > 0:
+def _label(command: str, is_taught: bool) -> str:
+    if is_taught:
         return command
     return "go" if command.startswith("go ") else ""

@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxagent.losses.contract import Scalar, accumulate, as_array, checked, require_array
+from jaxagent.losses.contract import (
+    Scalar,
+    accumulate,
+    as_array,
+    checked,
+    require_array,
+    require_unit_interval,
+)
 
 Strategy = Literal["future", "final", "episode"]
 
@@ -180,14 +187,18 @@ def hindsight_weights(
     is_critical: Bool[Array, "T *B"],
     seen: Bool[Array, "T *B"],
     first_of_kind: Bool[Array, "T *B"],
+    *,
+    exploration_weight: Scalar,
 ) -> Float[Array, "T *B"]:
     """Which actions of an episode are imitated once it is relabelled by a goal that it reached.
 
-        wₜ = 1[goal not reached before t] · criticalₜ · (seenₜ ∨ first_of_kindₜ)
+        wₜ = 1[goal not reached before t] · (criticalₜ · (seenₜ ∨ firstₜ) + ¬criticalₜ · firstₜ · w_x)
 
     Hindsight experience replay (Andrychowicz et al. 2017) for agents that search: an action is
     taught if the goal is lost without it, and if it followed from what had been read, or was a
-    guess that any agent with the same history could have made. The loss is the token
+    guess that any agent with the same history could have made. A look that failed is taught
+    with the weight w_x: drawn alike from all that was not yet looked into, such looks tell
+    nothing of where things are, but to look where one has not looked yet. The loss is the token
     cross-entropy, weighted by w of the action to which a token belongs.
 
     Args:
@@ -196,19 +207,23 @@ def hindsight_weights(
         seen: what speaks for action t had been observed before it.
         first_of_kind: action t looks into the first place of its kind not yet looked into, in
             the order in which the places were described.
+        exploration_weight: w_x in [0, 1].
 
     Returns:
-        wₜ, 0 or 1.
+        wₜ in [0, 1].
 
     Raises:
         TypeError: an argument is not boolean, or the axes differ.
+        ValueError: a static exploration_weight lies outside [0, 1].
 
     Example:
         >>> no, yes = jnp.zeros(3, bool), jnp.ones(3, bool)
         >>> seen = jnp.array([True, False, False])
         >>> first = jnp.array([False, True, False])
-        >>> print(hindsight_weights(no, yes, seen, first))
+        >>> print(hindsight_weights(no, yes, seen, first, exploration_weight=0.25))
         [1. 1. 0.]
     """
-    is_taught = ~goal_reached & is_critical & (seen | first_of_kind)
-    return is_taught.astype(jnp.result_type(float))
+    require_unit_interval("hindsight_weights", "exploration_weight", exploration_weight)
+    guess = jnp.where(first_of_kind, exploration_weight, 0.0)
+    weight = jnp.where(is_critical, (seen | first_of_kind).astype(guess.dtype), guess)
+    return jnp.where(goal_reached, 0.0, weight)

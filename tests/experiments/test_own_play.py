@@ -71,12 +71,18 @@ def test_labels_are_what_the_weights_say():
         RelabelledTurn("go to desk 1", "On the desk 1, you see a pen 1.", True, True, False),
     ]
     short = RelabelledEpisode("opening", turns[:1])
-    first, second = labelled_episodes([RelabelledEpisode("opening", turns), short])
+    both, rng = [RelabelledEpisode("opening", turns), short], random.Random(0)
+    first, second = labelled_episodes(both, 0.0, rng)
     labels = [turn.label for turn in first.turns]
     # Of a look that failed, and of a guess that nobody could make, only that one goes on.
     assert labels == ["go", "go", "open drawer 1", "go", "go to desk 1", "", "go to desk 1"]
     assert [turn.command for turn in first.turns] == [turn.command for turn in turns]
     assert [turn.label for turn in second.turns] == ["go"]
+    explored = [labelled_episodes(both, 0.25, rng)[0] for _ in range(400)]
+    assert all([turn.label for turn in e.turns[2:]] == labels[2:] for e in explored)
+    taught = [e.turns[0].label for e in explored]
+    assert set(taught) == {"go", "go to shelf 1"}
+    assert 0.18 < taught.count("go to shelf 1") / 400 < 0.32
 
 
 def test_an_empty_label_asks_nothing_and_a_beginning_asks_itself():

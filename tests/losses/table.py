@@ -169,7 +169,10 @@ CASES = {
     "k2": Case(losses.k2, distributions.k2, [log_prob, log_prob], smooth=True),
     "k3": Case(losses.k3, distributions.k3, [real, real], smooth=True),
     "hindsight_weights": Case(
-        losses.hindsight_weights, hindsight.hindsight_weights, [boolean] * 4
+        losses.hindsight_weights,
+        hindsight.hindsight_weights,
+        [boolean] * 4,
+        {"exploration_weight": 0.25},
     ),
     "velocity_linear": Case(losses.velocity_linear, guidance.velocity_linear, [real], smooth=True),
     "velocity_saturated": Case(
