@@ -192,7 +192,8 @@ def hindsight_weights(
 ) -> Float[Array, "T *B"]:
     """Which actions of an episode are imitated once it is relabelled by a goal that it reached.
 
-        wₜ = 1[goal not reached before t] · (criticalₜ · (seenₜ ∨ firstₜ) + ¬criticalₜ · firstₜ · w_x)
+        wₜ = 1[goal not reached before t] ·
+             (criticalₜ · (seenₜ ∨ firstₜ) + ¬criticalₜ · firstₜ · w_x)
 
     Hindsight experience replay (Andrychowicz et al. 2017) for agents that search: an action is
     taught if the goal is lost without it, and if it followed from what had been read, or was a
