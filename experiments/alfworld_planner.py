@@ -20,10 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.text.data import DataError, data_root, list_games
-from envs.text.game import load_game
-from envs.text.panels import load_panel
-from envs.text.pddl import GameFileError
+from envs.household.data import DataError, data_root, list_games
+from envs.household.format import FORMATS
+from envs.household.game import load_game
+from envs.household.panels import load_panel
+from envs.household.pddl import GameFileError
+from envs.household.world import HOUSEHOLD
 from envs.text.scores import score_by_type
 from envs.text.transcripts import write_transcripts
 from experiments.alfworld_data import (
@@ -45,7 +47,6 @@ from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.load import load_model
 from jaxagent.models.llm.lora import LoRA, save_lora
 from jaxagent.models.llm.words import SubwordTokenizer, WordTokenizer
-from jaxagent.planning.household_format import FORMATS
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import Planner, load_planner, save_planner
 from jaxagent.training.chunks import Position
@@ -130,7 +131,7 @@ def _initial_params(source: str | None, imitation: Imitation, tokenizer: WordTok
     """
     if source is None:
         return None
-    planner = load_planner(source)
+    planner = load_planner(source, HOUSEHOLD)
     known = planner.tokenizer
     if not isinstance(known, WordTokenizer) or known.to_dict() != tokenizer.to_dict():
         raise ValueError(f"initial ({source}) has another vocabulary than this run")
