@@ -18,8 +18,10 @@ import jax
 import numpy as np
 
 from benchmarks.planner_peer import TorchPlanner
-from envs.text.generator import generate_games
-from envs.text.noisy import Noise
+from envs.household.format import FORMATS
+from envs.household.generator import generate_games
+from envs.household.noisy_demonstrations import Noise
+from envs.household.world import HOUSEHOLD
 from experiments.alfworld_data import Demonstrator, entity_tokenizer
 from experiments.household_rounds import play_games
 from experiments.planner_config import PlannerConfig, preset
@@ -27,7 +29,6 @@ from experiments.planner_model import batch_shapes, tiny_model
 from jaxagent.agents.planner import OPTIMIZERS, Imitation, TokenBatch
 from jaxagent.models.llm.words import with_embedding
 from jaxagent.planning import household_player
-from jaxagent.planning.household_format import FORMATS
 from jaxagent.planning.household_player import HouseholdPlayer, PlannerModel
 from jaxagent.planning.planner_files import load_planner
 from jaxagent.training.devices import prepare_cpu_devices, use_compilation_cache
@@ -128,7 +129,7 @@ def play(repeats: int, planner: str | None) -> dict[str, float]:
         params = with_embedding(agent.init(jax.random.key(0)).params, agent.factors)
         model = PlannerModel(agent.model, params, entity_tokenizer(), FORMATS["compact"])
     else:
-        model = load_planner(planner).playing()
+        model = load_planner(planner, HOUSEHOLD).playing()
     play_turn: Any = household_player.play_turn
     play_turn.clear_cache()
     seconds, won, programs = [], 0, []

@@ -18,15 +18,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from envs.text.alfworld import stock_player, written_game
-from envs.text.data import SPLIT_FOLDERS, DataError, data_root, list_games
-from envs.text.describe import opening_text
-from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
-from envs.text.game import Game, load_game
-from envs.text.generator import generate_games
-from envs.text.omniscient import shortest_plan
-from envs.text.state import State
-from envs.text.task import TASK_TYPES
+from envs.household.data import SPLIT_FOLDERS, DataError, data_root, list_games
+from envs.household.describe import opening_text
+from envs.household.engine import NOTHING_HAPPENS, admissible_commands, step
+from envs.household.game import Game, load_game
+from envs.household.generator import generate_games
+from envs.household.shortest_plan import shortest_plan
+from envs.household.state import State
+from envs.household.stock_engine import stock_player, written_game
+from envs.household.task import TASK_TYPES
 
 _DOING = ("take", "move", "put", "clean", "heat", "cool", "slice", "use", "open", "close")
 _NONSENSE = ("dance", "go to attic 1", "examine", "take apple 1 from fridge 9", "look up")

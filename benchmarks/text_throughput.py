@@ -21,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from envs.text.alfworld import StockEnv, stock_version
-from envs.text.bridge import BatchEnv
-from envs.text.game import Game, load_game
-from envs.text.generator import SPLITS, generate_games, write_games
-from envs.text.protocol import TextEnv
+from envs.household.game import Game, load_game
+from envs.household.generator import SPLITS, generate_games, write_games
+from envs.household.stock_engine import StockEnv, stock_version
+from envs.text.batch import BatchEnv
 from envs.text.workers import WorkerEnv
+from jaxagent.text import TextEnv
 
 _HORIZON = 50
 _CAN_PIN = hasattr(os, "sched_setaffinity")

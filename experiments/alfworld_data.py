@@ -11,17 +11,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from envs.text.bridge import GameCache
-from envs.text.data import DataError, data_root, list_games
-from envs.text.game import Game, load_game
-from envs.text.generator import generate_games
-from envs.text.household import household
-from envs.text.noisy import Noise, demonstrate_noisily
-from envs.text.protocol import GameSource
+from envs.household.data import DataError, data_root, list_games
+from envs.household.format import compact_words, plain_words
+from envs.household.frequencies import household
+from envs.household.game import Game, load_game
+from envs.household.generator import generate_games
+from envs.household.noisy_demonstrations import Noise, demonstrate_noisily
+from envs.text.batch import GameCache
 from experiments.household_episodes import LabelledEpisode, Rounds, recorded_episodes
 from experiments.planner_config import PlannerConfig
 from jaxagent.models.llm.words import WordTokenizer, words_of
-from jaxagent.planning.household_format import compact_words, plain_words
+from jaxagent.text import GameSource
 from jaxagent.training.packing import Shape, TokenBatch, TokenEpisode, pack
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
 

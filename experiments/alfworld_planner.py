@@ -18,10 +18,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from envs.text.data import DataError, data_root, list_games
-from envs.text.game import load_game
-from envs.text.panels import games_digest, load_panel
-from envs.text.pddl import GameFileError
+from envs.household.data import DataError, data_root, list_games
+from envs.household.format import FORMATS
+from envs.household.game import load_game
+from envs.household.panels import games_digest, load_panel
+from envs.household.pddl import GameFileError
 from envs.text.scores import score_by_type
 from envs.text.transcripts import write_transcripts
 from experiments.alfworld_data import (
@@ -37,7 +38,6 @@ from experiments.planner_config import PlannerConfig, continued, read_command_li
 from experiments.planner_inputs import check_games, input_sources
 from experiments.planner_model import batch_shapes, make_learner
 from jaxagent.models.llm.lora import save_lora
-from jaxagent.planning.household_format import FORMATS
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import Planner, save_planner
 from jaxagent.training.chunks import Position

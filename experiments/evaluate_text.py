@@ -13,18 +13,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from envs.text.alfworld import StockEnv, stock_version, written_game
-from envs.text.bridge import BatchEnv
-from envs.text.data import DataError, data_root, list_games
-from envs.text.describe import opening_text
-from envs.text.game import Game
-from envs.text.household import presence
-from envs.text.omniscient import shortest_plan
-from envs.text.panels import PANELS, Panel, load_panel
-from envs.text.pddl import GameFileError
-from envs.text.protocol import DEFAULT_HORIZON, TextEnv
-from envs.text.scores import Episode, Score, score_by_type
-from envs.text.searching import SearchingExpert
+from envs.household.data import DataError, data_root, list_games
+from envs.household.describe import opening_text
+from envs.household.frequencies import presence
+from envs.household.game import Game
+from envs.household.panels import PANELS, Panel, load_panel
+from envs.household.pddl import GameFileError
+from envs.household.searching_expert import SearchingExpert
+from envs.household.shortest_plan import shortest_plan
+from envs.household.stock_engine import StockEnv, stock_version, written_game
+from envs.household.world import HOUSEHOLD
+from envs.text.batch import BatchEnv
+from envs.text.scores import Score, score_by_type
 from envs.text.transcripts import write_transcripts
 from envs.text.workers import WorkerEnv
 from experiments.alfworld_data import human_goals
@@ -33,8 +33,9 @@ from experiments.household_players import LoopPlayer, PlanPlayer, Player, Player
 from experiments.household_rounds import ModelTeam, Team, batches, play
 from jaxagent.planning.backends import PACKAGED as CHATS
 from jaxagent.planning.household_player import HouseholdPlayer
-from jaxagent.planning.planner_files import DESCRIPTION_FILE, PACKAGED, load_planner
+from jaxagent.planning.planner_files import DESCRIPTION_FILE, load_planner
 from jaxagent.planning.text_agent import AdmissibleWorker, RulePlanner, TextAgent, TextPlanner
+from jaxagent.text import DEFAULT_HORIZON, Episode, TextEnv
 from jaxagent.training.devices import use_compilation_cache
 
 PLANNERS: dict[str, Callable[[], TextPlanner]] = {"rules": RulePlanner}
@@ -64,7 +65,7 @@ def check_agent(name: str, temperature: float, decoding: str = "free") -> None:
     Raises:
         ValueError: with the known names, or the rule that is broken.
     """
-    planners = [f"planner:{planner}" for planner in (*PLANNERS, *PACKAGED)]
+    planners = [f"planner:{planner}" for planner in (*PLANNERS, *HOUSEHOLD.planners)]
     known = ["random", "expert", "omniscient", *planners]
     is_model = _planner_model(name) is not None
     if name not in known and not is_model and chat_name(name) is None:
@@ -79,7 +80,7 @@ def check_agent(name: str, temperature: float, decoding: str = "free") -> None:
     if decoding != "free" and not is_model:
         raise ValueError(
             f"--decoding {decoding}: agent {name} generates no text; those that do: "
-            f"{', '.join(f'planner:{planner}' for planner in PACKAGED)}, planner:FOLDER"
+            f"{', '.join(f'planner:{planner}' for planner in HOUSEHOLD.planners)}, planner:FOLDER"
         )
     if temperature < 0:
         raise ValueError(f"--temperature {temperature}: must not be negative")
@@ -175,7 +176,7 @@ def make_model_player(settings: Settings) -> HouseholdPlayer | ChatAdvisor | Non
         return ChatAdvisor(chat, settings.seed)
     use_compilation_cache()
     is_constrained = settings.decoding == "constrained"
-    return HouseholdPlayer(load_planner(name).playing(), is_constrained=is_constrained)
+    return HouseholdPlayer(load_planner(name, HOUSEHOLD).playing(), is_constrained=is_constrained)
 
 
 def make_team(
@@ -209,7 +210,7 @@ def make_team(
 def lone_agent(
     name: str, seed: int, game: Game
 ) -> Callable[[list[str], list[tuple[str, ...]]], list[tuple[str, str]]]:
-    """One agent for one game, greedy and free, as `envs.text.play` watches it.
+    """One agent for one game, greedy and free, as `experiments.play_text` watches it.
 
     Raises:
         ValueError: there is no such agent.
@@ -223,7 +224,7 @@ def lone_agent(
 def _planner_model(agent: str) -> str | None:
     """Name or folder of the trained planner that an agent is; None if it is none."""
     name = agent.removeprefix("planner:")
-    is_trained = name in PACKAGED or (Path(name) / DESCRIPTION_FILE).is_file()
+    is_trained = name in HOUSEHOLD.planners or (Path(name) / DESCRIPTION_FILE).is_file()
     return name if agent.startswith("planner:") and is_trained else None
 
 

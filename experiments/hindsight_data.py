@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from envs.text.bridge import GameCache
-from envs.text.game import Game
-from envs.text.protocol import GameSource
-from envs.text.relabel import RelabelledEpisode, relabelled
-from envs.text.scores import Episode
-from envs.text.task import TASK_TYPES, Task
-from envs.text.walks import Solution, critical_path, random_walk, solutions
+from envs.household.game import Game
+from envs.household.relabel import RelabelledEpisode, relabelled
+from envs.household.task import TASK_TYPES, Task
+from envs.household.walks import Solution, critical_path, random_walk, solutions
+from envs.text.batch import GameCache
 from experiments.alfworld_data import CHUNK, renumbered
 from experiments.hindsight_config import HindsightConfig
 from experiments.household_episodes import LabelledEpisode, Rounds
 from jaxagent.losses import hindsight_weights
+from jaxagent.text import Episode, GameSource
 from jaxagent.training.packing import Shape, TokenBatch, TokenEpisode, pack
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
 

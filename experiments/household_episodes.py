@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from envs.text.demonstrations import read_demonstrations
+from envs.household.demonstrations import read_demonstrations
 from jaxagent.models.llm.words import words_of
 from jaxagent.training.written import LabelledTurn
 
@@ -21,7 +21,7 @@ class LabelledEpisode(NamedTuple):
 
 
 def recorded_episodes(path: Path) -> list[LabelledEpisode]:
-    """What `envs.text.demonstrations` has recorded; what was done is what is to be learnt.
+    """What `envs.household.demonstrations` has recorded; what was done is what is to be learnt.
 
     Raises:
         ValueError: the file cannot be read, is of another format, or holds nothing.

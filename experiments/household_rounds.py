@@ -3,17 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from envs.text.bridge import BatchEnv
-from envs.text.data import DataError
-from envs.text.describe import opening_text
-from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
-from envs.text.game import Game
-from envs.text.noisy import Reached
-from envs.text.protocol import DEFAULT_HORIZON, TextEnv
-from envs.text.scores import Episode
-from envs.text.searching import SearchingExpert
+from envs.household.data import DataError
+from envs.household.describe import opening_text
+from envs.household.engine import NOTHING_HAPPENS, admissible_commands, step
+from envs.household.game import Game
+from envs.household.noisy_demonstrations import Reached
+from envs.household.searching_expert import SearchingExpert
+from envs.text.batch import BatchEnv
 from experiments.alfworld_data import with_goal
 from jaxagent.planning.household_player import HouseholdPlayer
+from jaxagent.text import DEFAULT_HORIZON, Episode, TextEnv
 from jaxagent.training.written import LabelledTurn
 
 _REFUSALS = 3

@@ -5,11 +5,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envs.text.noisy import Noise
-from envs.text.protocol import DEFAULT_HORIZON
+from envs.household.format import FORMATS
+from envs.household.noisy_demonstrations import Noise
 from experiments.hindsight_config import HindsightConfig
 from jaxagent.agents.planner import ImitationConfig
-from jaxagent.planning.household_format import FORMATS
+from jaxagent.text import DEFAULT_HORIZON
 from jaxagent.training.config import (
     overlay,
     parse_command_line,
@@ -72,7 +72,7 @@ class PlannerConfig:
     dagger_share: float = 0.3
     """Share of the demonstrations taken from these, once there are some."""
     demonstrations: str | None = None
-    """JSONL file of `python -m envs.text.demonstrations`: its episodes take part, as they are."""
+    """JSONL file of `python -m envs.household.demonstrations`: its episodes take part unaltered."""
     demonstrations_share: float = 0.3
     """Share of the demonstrations, --dagger's apart, drawn from that file; the rest are played."""
     lora_rank: int = 0

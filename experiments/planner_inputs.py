@@ -2,6 +2,7 @@
 
 import pathlib
 
+from envs.household.world import HOUSEHOLD
 from experiments.alfworld_data import Split
 from experiments.planner_config import PlannerConfig
 from jaxagent.planning.planner_files import planner_folder
@@ -17,7 +18,7 @@ def input_sources(config: PlannerConfig, split: Split) -> dict[str, Source]:
     if config.preset.startswith("hf:"):
         sources["preset"] = pathlib.Path(config.preset.removeprefix("hf:"))
     if config.initial is not None:
-        sources["initial"] = planner_folder(config.initial)
+        sources["initial"] = planner_folder(config.initial, HOUSEHOLD)
     if config.demonstrations is not None:
         sources["demonstrations"] = pathlib.Path(config.demonstrations)
     names = _names(split)

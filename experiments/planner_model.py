@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from envs.text.game import load_game
+from envs.household.game import load_game
+from envs.household.world import HOUSEHOLD
 from experiments.alfworld_data import Games, entity_tokenizer, human_words, plain_tokenizer
 from experiments.household_episodes import words_in
 from experiments.planner_config import PlannerConfig
@@ -86,7 +87,7 @@ def _initial_params(source: str | None, imitation: Imitation, tokenizer: WordTok
     """
     if source is None:
         return None
-    planner = load_planner(source)
+    planner = load_planner(source, HOUSEHOLD)
     known = planner.tokenizer
     if not isinstance(known, WordTokenizer) or known.to_dict() != tokenizer.to_dict():
         raise ValueError(f"initial ({source}) has another vocabulary than this run")

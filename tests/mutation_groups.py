@@ -104,8 +104,8 @@ GROUPS = {
             "rollout": ["agents/test_ppo.py::recorded or successor", "agents/test_ppo.py"],
         },
     ),
-    "text": Group(
-        "envs/text",
+    "household": Group(
+        "envs/household",
         {
             "engine": ["text/test_engine.py", "text/test_engine_properties.py"],
             "state": ["text/test_engine.py"],

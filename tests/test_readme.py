@@ -46,11 +46,11 @@ def test_commands_are_found_everywhere():
     """The two tests below would pass with none."""
     documents = {command.document for command in COMMANDS}
     assert {"README.md", "CHANGELOG.md", "Makefile", "results.md", "planner.md"} <= documents
-    assert {"experiments/ant_guidance.py", "envs/text/demonstrations.py"} <= documents
+    assert {"experiments/ant_guidance.py", "envs/household/demonstrations.py"} <= documents
     wanted = (
         ("README.md", "python -m experiments.", ("--task", "corner", "--compare")),
         ("results.md", "python -m benchmarks.losses", ("--rounds", "101", "--only")),
-        ("envs/text/generator.py", "", ("--out", "DIR", "--num", "3", "--seed", "0")),
+        ("envs/household/generator.py", "", ("--out", "DIR", "--num", "3", "--seed", "0")),
     )
     for document, _, words in wanted:
         assert any(

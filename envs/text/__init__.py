@@ -1,1 +1,1 @@
-"""The household text world: an engine for ALFWorld games, its generator, experts and panels."""
+"""What any text world needs: batches, workers, the Gymnasium interface, scores, transcripts."""

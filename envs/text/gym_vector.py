@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.text.data import shuffled_forever
-from envs.text.protocol import GameSource, TextEnv, TextInfo
+from envs.household.data import shuffled_forever
+from jaxagent.text import GameSource, TextEnv, TextInfo
 
 try:
     import gymnasium  # pyright: ignore[reportMissingImports]

@@ -3,22 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+
+from jaxagent.text import Episode
 
 _Z95 = 1.959963984540054
-
-
-class Episode(NamedTuple):
-    """One played game. ``observations[i]`` is what ``commands[i]`` answers; one more follows."""
-
-    game: str
-    task_type: str
-    task: str
-    observations: list[str]
-    commands: list[str]
-    subgoals: list[str]
-    valid: list[bool]
-    won: bool
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from envs.text.blocks import Block, Packer, Unpacker, join
-from envs.text.bridge import GAMES_KEPT, BatchEnv, SlotStep, stack_steps
-from envs.text.game import Game
-from envs.text.protocol import (
-    DEFAULT_HORIZON,
-    GameSource,
+from envs.household.game import Game
+from envs.text.batch import (
+    GAMES_KEPT,
+    BatchEnv,
     Rewards,
-    TextInfo,
-    TextStep,
+    SlotStep,
     check_batch,
     check_commands,
     check_open,
+    stack_steps,
 )
+from envs.text.worker_messages import Block, Packer, Unpacker, join
+from jaxagent.text import DEFAULT_HORIZON, GameSource, TextInfo, TextStep
 
 _START_TIMEOUT = 60.0
 _GRACE = 0.05

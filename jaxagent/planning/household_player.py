@@ -17,10 +17,10 @@ from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.constrain import bucket
 from jaxagent.models.llm.generate_steps import with_slots
 from jaxagent.models.llm.words import Tokenizer
+from jaxagent.planning.history import History
 from jaxagent.planning.household_decoding import Tables, play_turn, read_piece
-from jaxagent.planning.household_format import HouseholdFormat, Reply
-from jaxagent.planning.household_history import History
 from jaxagent.planning.reply_grammar import reply_grammar
+from jaxagent.text import Reply, TextFormat
 
 # Tokens that are read at once: the usual observation, and a piece of anything longer.
 _WIDTHS = (40, 96)
@@ -39,7 +39,7 @@ class PlannerModel(NamedTuple):
     config: LlamaConfig
     params: Mapping[str, Any]
     tokenizer: Tokenizer
-    style: HouseholdFormat
+    style: TextFormat
 
 
 class HouseholdPlayer:

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import typing
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,12 +23,11 @@ from jaxagent.models.llm.tensor_files import TensorSpec, open_safetensors, write
 from jaxagent.models.llm.weights import abstract_params, flatten, unflatten
 from jaxagent.models.llm.words import FORMAT as WORDS_FORMAT
 from jaxagent.models.llm.words import SubwordTokenizer, WordTokenizer, with_embedding
-from jaxagent.planning.household_format import FORMATS, HouseholdFormat
 from jaxagent.planning.household_player import PlannerModel
+from jaxagent.text import TextFormat, TextWorld
 
 FORMAT = "jaxagent.planner.1"
 DESCRIPTION_FILE = "planner.json"
-PACKAGED = ("tiny", "tiny-hierarchical")
 
 
 class Planner(NamedTuple):
@@ -48,7 +46,7 @@ class Planner(NamedTuple):
     config: LlamaConfig
     params: Mapping[str, Any]
     tokenizer: WordTokenizer | SubwordTokenizer
-    style: HouseholdFormat
+    style: TextFormat
     made: Mapping[str, Any]
     context: int | None = None
 
@@ -101,18 +99,18 @@ def _write_params(folder: Path, params: Mapping[str, Any]) -> None:
     write_safetensors(folder / "model.safetensors", specs, arrays.__getitem__)
 
 
-def planner_folder(source: str | Path) -> Path:
-    """Where a planner lies, or would lie; `source` is as of `load_planner`."""
-    if source in PACKAGED:
-        return Path(str(files("jaxagent.planning") / "trained" / str(source)))
-    return Path(source)
+def planner_folder(source: str | Path, world: TextWorld) -> Path:
+    """Where a planner lies, or would lie; arguments are as of `load_planner`."""
+    return world.planners.get(str(source), Path(source))
 
 
-def load_planner(source: str | Path) -> Planner:
+def load_planner(source: str | Path, world: TextWorld) -> Planner:
     """A planner that comes with the package, or one from a folder.
 
     Args:
-        source: a name of `PACKAGED`, or a folder that `save_planner` wrote, of either kind.
+        source: a planner that comes with the world, or a folder that `save_planner` wrote, of
+            either kind.
+        world: whose games it plays; its formats are known.
 
     Returns:
         The planner, its parameters on the default device.
@@ -121,10 +119,10 @@ def load_planner(source: str | Path) -> Planner:
         ValueError: there is no such planner, it is of another format, or its tensors are not
             those that its description asks for; the file and the field or tensor are named.
     """
-    folder = planner_folder(source)
+    folder = planner_folder(source, world)
     path = folder / DESCRIPTION_FILE
     if not path.is_file():
-        known = ", ".join(PACKAGED)
+        known = ", ".join(world.planners)
         raise ValueError(f"unknown planner {str(source)!r}: neither {known} nor a planner's folder")
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -134,7 +132,7 @@ def load_planner(source: str | Path) -> Planner:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(description, dict):
         raise ValueError(f"{path} must hold a mapping, found {_shown(description)}")
-    style = _style(path, description)
+    style = _style(path, description, world)
     if "context" in description:
         return _language_model(path, description, style)
     config = _config(path, _mapping(path, description, "model"))
@@ -148,7 +146,7 @@ def load_planner(source: str | Path) -> Planner:
     return Planner(config, _read(folder, config, tokenizer), tokenizer, style, made)
 
 
-def _language_model(path: Path, description: Mapping[str, Any], style: HouseholdFormat) -> Planner:
+def _language_model(path: Path, description: Mapping[str, Any], style: TextFormat) -> Planner:
     """A planner that a language model became; it computes in the type that it was trained in."""
     context, dtype = (_given(path, description, name) for name in ("context", "dtype"))
     model = load_folder(path.parent)
@@ -164,13 +162,13 @@ def _language_model(path: Path, description: Mapping[str, Any], style: Household
     return Planner(config, model.params, tokenizer, style, made, context)
 
 
-def _style(path: Path, description: Mapping[str, Any]) -> HouseholdFormat:
+def _style(path: Path, description: Mapping[str, Any], world: TextWorld) -> TextFormat:
     if description.get("format") != FORMAT:
         raise ValueError(f"{path}: format {description.get('format')!r} is not {FORMAT!r}")
     name, version = (_given(path, description, n) for n in ("style", "style_version"))
-    style = FORMATS.get(name) if isinstance(name, str) else None
+    style = world.formats.get(name) if isinstance(name, str) else None
     if style is None or style.version != version:
-        ours = ", ".join(f"{known} {made.version}" for known, made in FORMATS.items())
+        ours = ", ".join(f"{known} {made.version}" for known, made in world.formats.items())
         raise ValueError(f"{path}: trained on text format {name} {version}; known: {ours}")
     return style
 

@@ -1,17 +1,12 @@
 """How far a reply has come: a small automaton over tokens, as tables for the device."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxagent.models.llm.words import Tokenizer, WordTokenizer
-from jaxagent.planning.household_format import (
-    COMMAND_ARITY,
-    KEEP,
-    SUBGOAL_ARITY,
-    SWITCH,
-    HouseholdFormat,
-)
+from jaxagent.text import KEEP, SWITCH, TextFormat
 
 
 class ReplyGrammar(NamedTuple):
@@ -41,28 +36,35 @@ class ReplyGrammar(NamedTuple):
         return self.subgoal_tokens + self.command_tokens
 
 
-def reply_grammar(style: HouseholdFormat, tokenizer: Tokenizer) -> ReplyGrammar:
+def reply_grammar(style: TextFormat, tokenizer: Tokenizer) -> ReplyGrammar:
     """The grammar of a format's replies in the tokens of a tokeniser.
 
     Args:
         style: the format.
-        tokenizer: a `WordTokenizer` for the compact formats, any for the plain ones.
+        tokenizer: a `WordTokenizer` for formats of words, any for formats of lines.
 
     Raises:
         ValueError: a word that the format needs has no token of its own.
     """
-    if style.name.startswith("compact"):
+    if style.command_arity is not None:
         if not isinstance(tokenizer, WordTokenizer):
             raise ValueError(f"format {style.name} needs a tokeniser of words and things")
-        return _compact_grammar(style.hierarchical, tokenizer)
+        return _word_grammar(
+            style.hierarchical, style.command_arity, style.subgoal_arity or {}, tokenizer
+        )
     return _line_grammar(style.hierarchical, tokenizer)
 
 
-# States of the compact formats, in the order in which a reply goes through them.
+# States of the formats of words, in the order in which a reply goes through them.
 _ASK, _AIM, _AIM_ONE, _AIM_TWO, _VERB, _ONE, _TWO, _END = range(8)
 
 
-def _compact_grammar(hierarchical: bool, tokenizer: WordTokenizer) -> ReplyGrammar:
+def _word_grammar(
+    hierarchical: bool,
+    command_arity: Mapping[str, int],
+    subgoal_arity: Mapping[str, int],
+    tokenizer: WordTokenizer,
+) -> ReplyGrammar:
     size = tokenizer.vocab_size
     following = np.zeros((8, size), np.int32)
     permitted = np.zeros((8, size), bool)
@@ -73,7 +75,7 @@ def _compact_grammar(hierarchical: bool, tokenizer: WordTokenizer) -> ReplyGramm
     keep, switch = tokenizer.ids_of([KEEP, SWITCH])
     following[_ASK, switch] = _AIM
     permitted[_ASK, [keep, switch]] = True
-    for state, arities in ((_AIM, SUBGOAL_ARITY), (_VERB, COMMAND_ARITY)):
+    for state, arities in ((_AIM, subgoal_arity), (_VERB, command_arity)):
         more = {_AIM: (_VERB, _AIM_ONE, _AIM_TWO), _VERB: (_END, _ONE, _TWO)}[state]
         for token, arity in zip(tokenizer.ids_of(arities), arities.values()):
             following[state, token] = more[arity]

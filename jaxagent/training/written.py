@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagent.models.llm.words import Tokenizer
-from jaxagent.planning.household_format import HouseholdFormat, Reply
+from jaxagent.text import Reply, TextFormat
 from jaxagent.training.packing import TokenEpisode
 
 
@@ -31,7 +31,7 @@ class EpisodeWriter:
         tokenizer: with `encode`.
     """
 
-    def __init__(self, style: HouseholdFormat, tokenizer: Tokenizer) -> None:
+    def __init__(self, style: TextFormat, tokenizer: Tokenizer) -> None:
         self.style, self.tokenizer = style, tokenizer
         self._marker = self._encoded(lambda marker: marker)
         self._opening = self._encoded(style.opening)

@@ -10,15 +10,16 @@ import jax
 import numpy as np
 import pytest
 
-from envs.text.alfworld import written_game
-from envs.text.demonstrations import demonstrate, write_demonstrations
-from envs.text.describe import opening_text
-from envs.text.engine import admissible_commands, step
-from envs.text.generator import generate_games
-from envs.text.noisy import Noise, demonstrate_noisily
-from envs.text.panels import load_panel
-from envs.text.scores import Episode
-from envs.text.searching import SearchingExpert
+from envs.household.demonstrations import demonstrate, write_demonstrations
+from envs.household.describe import opening_text
+from envs.household.engine import admissible_commands, step
+from envs.household.format import FORMATS, Reply
+from envs.household.generator import generate_games
+from envs.household.noisy_demonstrations import Noise, demonstrate_noisily
+from envs.household.panels import load_panel
+from envs.household.searching_expert import SearchingExpert
+from envs.household.stock_engine import written_game
+from envs.household.world import HOUSEHOLD
 from experiments import alfworld_planner, evaluate_text, planner_model
 from experiments.alfworld_data import (
     Demonstrator,
@@ -45,9 +46,9 @@ from jaxagent.models.llm.llama import init_params
 from jaxagent.models.llm.load import LanguageModel, load_model, save_model
 from jaxagent.models.llm.lora import load_lora
 from jaxagent.models.llm.words import SubwordTokenizer
-from jaxagent.planning.household_format import FORMATS, Reply
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import Planner, load_planner, save_planner
+from jaxagent.text import Episode
 from jaxagent.training.chunks import Position
 from jaxagent.training.packing import Shape
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
@@ -82,7 +83,7 @@ def test_a_run_leaves_everything_and_can_be_taken_up(tmp_path, small_model, caps
     assert (folder / "curves.png").stat().st_size > 1000
     assert (folder / "generated_unseen-free.html").is_file()
     assert len(list((folder / "visited").glob("from-*.json"))) == 1
-    planner = load_planner(folder / "best")
+    planner = load_planner(folder / "best", HOUSEHOLD)
     more = ["--initial", str(folder / "best"), "--style", "plain", "--name", "two"]
     with pytest.raises(SystemExit, match="2"):
         main([*SHORT, "--runs-dir", str(tmp_path), *more])
@@ -247,7 +248,7 @@ def test_what_a_hugging_face_folder_became_is_evaluated_as_it_was_trained(style,
 
         patch.setattr(alfworld_planner.Run, "keep", watched)
         assert main(options) == 0
-    planner = load_planner(tmp_path / "one" / "best")
+    planner = load_planner(tmp_path / "one" / "best", HOUSEHOLD)
     assert planner.style.name == style
     assert planner.made["config"]["style"] == style
     (trained, *_), loaded = seen, HouseholdPlayer(planner.playing())
@@ -284,7 +285,7 @@ def test_a_changed_description_is_one_line(field, value, message, tmp_path):
     file = tmp_path / "planner.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
     with pytest.raises(ValueError, match=message) as refused:
-        load_planner(tmp_path)
+        load_planner(tmp_path, HOUSEHOLD)
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -7,17 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from envs.text.generator import generate_games
-from envs.text.relabel import RelabelledEpisode, RelabelledTurn
-from envs.text.scores import Episode
-from envs.text.task import TASK_TYPES, Task
-from envs.text.walks import carried_out
+from envs.household.format import FORMATS
+from envs.household.generator import generate_games
+from envs.household.relabel import RelabelledEpisode, RelabelledTurn
+from envs.household.task import TASK_TYPES, Task
+from envs.household.walks import carried_out
 from experiments.alfworld_data import entity_tokenizer
 from experiments.alfworld_planner import main
 from experiments.hindsight_config import HindsightConfig
 from experiments.hindsight_data import OwnPlay, Pool, Solved, labelled_episodes, solved_games
 from experiments.planner_config import read_command_line
-from jaxagent.planning.household_format import FORMATS
+from jaxagent.text import Episode
 from jaxagent.training.packing import Shape
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
 from tests.experiments.test_alfworld_planner import small_model  # noqa: F401 (a fixture)

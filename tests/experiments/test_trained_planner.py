@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from envs.text import play
+from envs.household.world import HOUSEHOLD
 from experiments import evaluate_text
-from jaxagent.planning.planner_files import PACKAGED, save_planner
+from experiments import play_text as play
+from jaxagent.planning.planner_files import save_planner
 from tests.planning.test_planner_files import small
 
 
@@ -28,7 +29,7 @@ def test_a_planner_s_folder_plays_the_panel_within_its_constraint(folder, tmp_pa
     assert total["mean_steps"] > 1.5
 
 
-@pytest.mark.parametrize("name", PACKAGED)
+@pytest.mark.parametrize("name", HOUSEHOLD.planners)
 def test_the_shipped_planners_win_games_they_have_never_seen(name, tmp_path):
     options = ["--panel", "generated_unseen", "--limit", "20", "--agent", f"planner:{name}"]
     assert evaluate_text.main([*options, "--decoding", "constrained", "--out", str(tmp_path)]) == 0

@@ -5,10 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from envs.household.format import FORMATS
 from experiments.alfworld_data import entity_tokenizer, plain_tokenizer
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.llama import Llama, init_params
-from jaxagent.planning.household_format import FORMATS
 from jaxagent.planning.household_player import PlannerModel
 
 

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from envs.text.data import data_root, list_games
-from envs.text.describe import opening_text
-from envs.text.engine import admissible_commands, step
-from envs.text.game import load_game
-from envs.text.generator import generate_games
-from envs.text.memory import Memory
+from envs.household.data import data_root, list_games
+from envs.household.describe import opening_text
+from envs.household.engine import admissible_commands, step
+from envs.household.format import FORMATS, Reply
+from envs.household.game import load_game
+from envs.household.generator import generate_games
+from envs.household.memory import Memory
 from experiments.alfworld_data import entity_tokenizer, plain_tokenizer
-from jaxagent.planning.household_format import FORMATS, Reply
 from jaxagent.planning.reply_grammar import reply_grammar
 
 COMPACT = FORMATS["compact"]

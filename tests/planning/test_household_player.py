@@ -4,15 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from envs.text.bridge import BatchEnv
-from envs.text.generator import generate_games
+from envs.household.format import FORMATS, Reply
+from envs.household.generator import generate_games
+from envs.text.batch import BatchEnv
 from experiments.alfworld_data import plain_tokenizer
 from experiments.household_rounds import play_games
 from jaxagent.models.llm.cache import KVCache
 from jaxagent.models.llm.config import LlamaConfig
 from jaxagent.models.llm.words import SubwordTokenizer
 from jaxagent.planning import household_player
-from jaxagent.planning.household_format import FORMATS, Reply
 from jaxagent.planning.household_player import HouseholdPlayer, PlannerModel
 from jaxagent.planning.reply_grammar import reply_grammar
 from tests.models.llm.files import small_tokenizer

@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from envs.text.generator import generate_games
+from envs.household.format import FORMATS
+from envs.household.generator import generate_games
+from envs.household.world import HOUSEHOLD
 from experiments.alfworld_data import entity_tokenizer, plain_tokenizer
 from experiments.evaluate_text import main as evaluate
 from jaxagent.agents.planner import Imitation, ImitationConfig
-from jaxagent.planning.household_format import FORMATS
 from jaxagent.planning.household_player import HouseholdPlayer
 from jaxagent.planning.planner_files import Planner, load_planner, save_planner
 from tests.models.llm.files import rewrite
@@ -34,7 +35,7 @@ def small(name: str = "compact") -> Planner:
 def test_a_planner_comes_back_as_it_was(tmp_path, name):
     before = small(name)
     save_planner(tmp_path, before)
-    after = load_planner(tmp_path)
+    after = load_planner(tmp_path, HOUSEHOLD)
     assert (after.config, after.style, after.made) == (before.config, before.style, before.made)
     assert jax.tree.structure(after.params) == jax.tree.structure(before.params)
     for a, b in zip(jax.tree.leaves(after.params), jax.tree.leaves(before.params)):
@@ -81,7 +82,7 @@ def test_planners_of_another_make_are_refused(tmp_path, fields, message):
     save_planner(tmp_path, small())
     change(tmp_path, **fields)
     with pytest.raises(ValueError, match=message) as refused:
-        load_planner(tmp_path)
+        load_planner(tmp_path, HOUSEHOLD)
     assert str(tmp_path / "planner.json") in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -104,7 +105,7 @@ def test_the_model_must_be_that_of_the_tensors(tmp_path, fields, message):
     model = json.loads((tmp_path / "planner.json").read_text())["model"]
     change(tmp_path, model={**model, **fields})
     with pytest.raises(ValueError, match=message) as refused:
-        load_planner(tmp_path)
+        load_planner(tmp_path, HOUSEHOLD)
     assert str(tmp_path) in str(refused.value)
 
 
@@ -150,21 +151,21 @@ def test_tensors_must_be_those_of_the_model(tmp_path, damage, message):
     save_planner(tmp_path, small())
     rewrite(tmp_path, damage)
     with pytest.raises(ValueError, match=message) as refused:
-        load_planner(tmp_path)
+        load_planner(tmp_path, HOUSEHOLD)
     assert str(tmp_path / "model.safetensors") in str(refused.value)
 
 
 def test_damage_and_absence_are_named(tmp_path):
     with pytest.raises(ValueError, match="unknown planner 'nobody': neither tiny, tiny-hier"):
-        load_planner("nobody")
+        load_planner("nobody", HOUSEHOLD)
     save_planner(tmp_path, small())
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ValueError, match="truncated"):
-        load_planner(tmp_path)
+        load_planner(tmp_path, HOUSEHOLD)
     (tmp_path / "planner.json").write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
-        load_planner(tmp_path)
+        load_planner(tmp_path, HOUSEHOLD)
 
 
 def test_a_game_with_unknown_things_can_be_played_and_they_are_named():

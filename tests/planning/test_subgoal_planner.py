@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.text.describe import opening_text
-from envs.text.engine import admissible_commands, step
+from envs.household.describe import opening_text
+from envs.household.engine import admissible_commands, step
 from jaxagent.planning.asking import AskSettings, PlannerLog
 from jaxagent.planning.chat import ChatError
 from jaxagent.planning.parse import RefusedReply

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.text.generator import GeneratedGame, generate_games
+from envs.household.generator import GeneratedGame, generate_games
 
 REAL_DATA = Path(__file__).resolve().parents[3] / "shared" / "alfworld"
 

@@ -3,10 +3,10 @@
 from collections import deque
 from itertools import product
 
-from envs.text.engine import admissible_commands, step
-from envs.text.game import Game
-from envs.text.pddl import Problem
-from envs.text.state import State
+from envs.household.engine import admissible_commands, step
+from envs.household.game import Game
+from envs.household.pddl import Problem
+from envs.household.state import State
 
 
 def facts_of(game: Game, problem: Problem, state: State) -> set[tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """A kitchen small enough to check by hand, with every kind of receptacle and thing in it."""
 
-from envs.text.game import Game, build_game
-from envs.text.wording import grammar_for_task, own_rules
+from envs.household.game import Game, build_game
+from envs.household.wording import grammar_for_task, own_rules
 
 OBJECTS = """
   agent1 - agent

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from envs.text.game import build_game, load_game
-from envs.text.pddl import GameFileError, parse_problem
-from envs.text.state import parse_state
+from envs.household.game import build_game, load_game
+from envs.household.pddl import GameFileError, parse_problem
+from envs.household.state import parse_state
 from tests.text.small import FACTS, OBJECTS, document, problem
 
 

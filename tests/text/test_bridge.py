@@ -8,10 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from envs.text.bridge import BatchEnv
-from envs.text.generator import write_games
-from envs.text.pddl import GameFileError
-from envs.text.protocol import Rewards
+from envs.household.generator import write_games
+from envs.household.pddl import GameFileError
+from envs.text.batch import BatchEnv, Rewards
 from envs.text.workers import WorkerEnv
 from tests.text.small import small_game
 

@@ -5,10 +5,10 @@ from importlib.resources import files
 
 import pytest
 
-from envs.text.census import Census, _room_of, main, take_census
-from envs.text.generator import generate_games, write_games
-from envs.text.household import household
-from envs.text.pddl import GameFileError
+from envs.household.count_frequencies import Census, _room_of, main, take_census
+from envs.household.frequencies import household
+from envs.household.generator import generate_games, write_games
+from envs.household.pddl import GameFileError
 from tests.text.conftest import real_lines
 from tests.text.small import problem
 
@@ -61,5 +61,5 @@ def test_the_shipped_frequencies_are_those_of_the_train_split():
     census = Census()
     for record in real_lines("train.jsonl.xz"):
         census.add(record["pddl_problem"], _room_of(record["floor_plan"]))
-    shipped = (files("envs.text") / "rules" / "household.json").read_text()
+    shipped = (files("envs.household") / "rules" / "household.json").read_text()
     assert census.summary() == json.loads(shipped)

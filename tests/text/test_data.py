@@ -7,8 +7,9 @@ import shutil
 
 import pytest
 
-from envs.text import panels, prepare
-from envs.text.data import (
+from envs.household import check_games as prepare
+from envs.household import panels
+from envs.household.data import (
     DataError,
     data_root,
     list_games,
@@ -16,9 +17,9 @@ from envs.text.data import (
     share_of,
     shuffled_forever,
 )
-from envs.text.generator import generate_games, write_games
-from envs.text.panels import load_panel
-from envs.text.task import TASK_TYPES
+from envs.household.generator import generate_games, write_games
+from envs.household.panels import load_panel
+from envs.household.task import TASK_TYPES
 from tests.text.conftest import real_lines
 from tests.text.small import document
 

@@ -4,10 +4,10 @@ from collections import deque
 
 import pytest
 
-from envs.text import engine
-from envs.text.describe import opening_text
-from envs.text.engine import Event, admissible_commands, step
-from envs.text.state import dump_state, parse_state
+from envs.household import engine
+from envs.household.describe import opening_text
+from envs.household.engine import Event, admissible_commands, step
+from envs.household.state import dump_state, parse_state
 from tests.text.small import FACTS, small_game
 
 

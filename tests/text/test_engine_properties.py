@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
-from envs.text.game import build_game
-from envs.text.pddl import parse_problem
-from envs.text.state import dump_state, parse_state
+from envs.household.engine import NOTHING_HAPPENS, admissible_commands, step
+from envs.household.game import build_game
+from envs.household.pddl import parse_problem
+from envs.household.state import dump_state, parse_state
 from tests.text.reference import commands_that_work, facts_of, goal_holds
 from tests.text.small import GOALS, document, problem, small_game
 

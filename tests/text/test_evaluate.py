@@ -6,11 +6,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from envs.text.panels import load_panel
-from envs.text.scores import Episode, score, score_by_type, wilson_interval
+from envs.household.panels import load_panel
+from envs.text.scores import score, score_by_type, wilson_interval
 from envs.text.transcripts import write_transcripts
 from experiments import evaluate_text
 from experiments.evaluate_text import main
+from jaxagent.text import Episode
 from tests.text.reference import fewest_steps, useful_commands
 
 

@@ -6,7 +6,7 @@ import json
 import jax
 import pytest
 
-from envs.text.panels import load_panel
+from envs.household.panels import load_panel
 from experiments.evaluate_text import main
 from jaxagent.models.llm.llama import init_params
 from jaxagent.models.llm.load import LanguageModel, save_model

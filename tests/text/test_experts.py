@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from envs.text.demonstrations import demonstrate, label_subgoals, main, write_demonstrations
-from envs.text.describe import opening_text
-from envs.text.engine import Event, admissible_commands, step
-from envs.text.generator import generate_games
-from envs.text.memory import Memory
-from envs.text.omniscient import shortest_plan
-from envs.text.searching import SearchingExpert
-from envs.text.subgoals import serves
-from envs.text.task import TASK_TYPES, Task, read_sentence, read_task
+from envs.household.demonstrations import demonstrate, label_subgoals, main, write_demonstrations
+from envs.household.describe import opening_text
+from envs.household.engine import Event, admissible_commands, step
+from envs.household.generator import generate_games
+from envs.household.memory import Memory
+from envs.household.searching_expert import SearchingExpert
+from envs.household.shortest_plan import shortest_plan
+from envs.household.subgoals import serves
+from envs.household.task import TASK_TYPES, Task, read_sentence, read_task
 from tests.text.reference import fewest_steps, useful_commands
 from tests.text.small import FACTS, GOALS, small_game
 

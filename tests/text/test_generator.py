@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from envs.text import generator
-from envs.text.data import data_root, list_games, task_type_of
-from envs.text.demonstrations import demonstrate
-from envs.text.engine import step
-from envs.text.game import load_game
-from envs.text.generator import SPLITS, generate_games, is_unseen, main, write_games
-from envs.text.task import TASK_TYPES, read_sentence
+from envs.household import generator
+from envs.household.data import data_root, list_games, task_type_of
+from envs.household.demonstrations import demonstrate
+from envs.household.engine import step
+from envs.household.game import load_game
+from envs.household.generator import SPLITS, generate_games, is_unseen, main, write_games
+from envs.household.task import TASK_TYPES, read_sentence
 
 
 def test_a_thousand_games_are_different_and_won_and_made_in_time():
@@ -132,8 +132,9 @@ def test_runs_as_a_module_without_jax_or_anything_else(tmp_path):
         "for name in ('jax', 'flax', 'optax', 'brax', 'transformers', 'gymnasium', 'textworld'):\n"
         "    sys.modules[name] = None\n"
         f"from {generator.__name__} import main\n"
-        "import envs.text.workers, envs.text.panels, envs.text.play, envs.text.demonstrations\n"
-        "import envs.text.alfworld, envs.text.prepare, envs.text.transcripts\n"
+        "import envs.text.workers, envs.household.panels, experiments.play_text\n"
+        "import envs.household.demonstrations\n"
+        "import envs.household.stock_engine, envs.household.check_games, envs.text.transcripts\n"
         f"sys.exit(main(['--out', {str(tmp_path)!r}, '--num', '1']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

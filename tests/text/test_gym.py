@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from envs.text.bridge import BatchEnv
-from envs.text.describe import opening_text
+from envs.household.describe import opening_text
+from envs.text.batch import BatchEnv
 from tests.text.small import small_game
 
 

@@ -2,10 +2,10 @@
 
 import random
 
-from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
-from envs.text.memory import Memory
-from envs.text.noisy import Noise, Reached, demonstrate_noisily
-from envs.text.searching import Choice
+from envs.household.engine import NOTHING_HAPPENS, admissible_commands, step
+from envs.household.memory import Memory
+from envs.household.noisy_demonstrations import Noise, Reached, demonstrate_noisily
+from envs.household.searching_expert import Choice
 from tests.text.small import small_game
 
 CALM = Noise(random_shares=(0.0,), wide_search=0.0)

@@ -13,17 +13,22 @@ from pathlib import Path
 import pytest
 
 from benchmarks import text_parity
-from envs.text.alfworld import StockEnv, event_of, stock_player, stock_version, written_game
-from envs.text.bridge import BatchEnv
-from envs.text.describe import opening_text
-from envs.text.engine import admissible_commands, step
-from envs.text.game import build_game, load_game
-from envs.text.generator import generate_games, write_games
-from envs.text.panels import load_panel
-from envs.text.protocol import Rewards
-from envs.text.searching import SearchingExpert
-from envs.text.task import TASK_TYPES
-from envs.text.wording import WORDINGS
+from envs.household.describe import opening_text
+from envs.household.engine import admissible_commands, step
+from envs.household.game import build_game, load_game
+from envs.household.generator import generate_games, write_games
+from envs.household.panels import load_panel
+from envs.household.searching_expert import SearchingExpert
+from envs.household.stock_engine import (
+    StockEnv,
+    event_of,
+    stock_player,
+    stock_version,
+    written_game,
+)
+from envs.household.task import TASK_TYPES
+from envs.household.wording import WORDINGS
+from envs.text.batch import BatchEnv, Rewards
 from experiments.evaluate_text import main
 from tests.text.conftest import real_lines
 from tests.text.small import GOALS, document, small_game

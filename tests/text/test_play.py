@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from envs.text.play import main, play
+from experiments.play_text import main, play
 from tests.text.small import small_game
 
 

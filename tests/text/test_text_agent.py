@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from envs.text.bridge import BatchEnv
-from envs.text.demonstrations import demonstrate
-from envs.text.describe import opening_text
-from envs.text.engine import admissible_commands, step
-from envs.text.household import presence
+from envs.household.demonstrations import demonstrate
+from envs.household.describe import opening_text
+from envs.household.engine import admissible_commands, step
+from envs.household.frequencies import presence
+from envs.text.batch import BatchEnv
 from jaxagent.planning.text_agent import (
     AdmissibleWorker,
     LoopSettings,

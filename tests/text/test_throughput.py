@@ -8,8 +8,8 @@ import time
 import pytest
 
 from benchmarks import text_throughput
-from envs.text.bridge import BatchEnv
-from envs.text.game import build_game
+from envs.household.game import build_game
+from envs.text.batch import BatchEnv
 
 
 def test_the_benchmark_writes_every_figure(tmp_path, capsys):

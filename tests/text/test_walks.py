@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from envs.text.engine import admissible_commands, step
-from envs.text.goal import Vocabulary, compile_goal
-from envs.text.memory import Memory
-from envs.text.relabel import _number_of_visits, relabelled
-from envs.text.subgoals import kind_of
-from envs.text.task import TASK_TYPES, Task, read_sentence, sentence_of
-from envs.text.walks import (
+from envs.household.engine import admissible_commands, step
+from envs.household.goal import Vocabulary, compile_goal
+from envs.household.memory import Memory
+from envs.household.relabel import _number_of_visits, relabelled
+from envs.household.subgoals import kind_of
+from envs.household.task import TASK_TYPES, Task, read_sentence, sentence_of
+from envs.household.walks import (
     Solution,
     carried_out,
     critical_path,

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from envs.text.grammar import domain_actions
-from envs.text.names import display_names
-from envs.text.pddl import GameFileError
-from envs.text.wording import WORDINGS, grammar_for_task, own_rules, recognise
+from envs.household.display_names import display_names
+from envs.household.grammar import domain_actions
+from envs.household.pddl import GameFileError
+from envs.household.wording import WORDINGS, grammar_for_task, own_rules, recognise
 
 DOMAIN, GRAMMAR = own_rules()
 

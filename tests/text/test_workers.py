@@ -9,10 +9,11 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from envs.text import blocks, workers
-from envs.text.blocks import Block, Packer, Unpacker
-from envs.text.bridge import BatchEnv, SlotStep, stack_steps
-from envs.text.pddl import GameFileError
+from envs.household.pddl import GameFileError
+from envs.text import worker_messages as blocks
+from envs.text import workers
+from envs.text.batch import BatchEnv, SlotStep, stack_steps
+from envs.text.worker_messages import Block, Packer, Unpacker
 from envs.text.workers import WorkerEnv, _sendable
 from tests.text.small import small_game
 

@@ -1,7 +1,7 @@
 """Demonstrations as tokens: what is asked where, worked out by hand."""
 
+from envs.household.format import FORMATS
 from experiments.alfworld_data import entity_tokenizer
-from jaxagent.planning.household_format import FORMATS
 from jaxagent.training.written import EpisodeWriter, LabelledTurn
 
 OPENING = "You see a desk 1, and a bed 1.\n\nYour task is to: put a pen in bed."

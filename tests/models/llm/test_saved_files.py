@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from envs.household.world import HOUSEHOLD
 from jaxagent.models.llm import load, saved_files
 from jaxagent.models.llm.load import load_model, save_model
 from jaxagent.models.llm.lora import LoRA, load_lora, save_lora
@@ -118,11 +119,11 @@ def test_of_two_ways_to_hold_the_weights_the_one_of_transformers_counts(tmp_path
 def test_a_planner_is_replaced_whole(tmp_path):
     from jaxagent.planning.planner_files import load_planner, save_planner
 
-    planner = load_planner("tiny")
+    planner = load_planner("tiny", HOUSEHOLD)
     save_planner(tmp_path, planner)
     split_in_shards(tmp_path)
     save_planner(tmp_path, planner._replace(params=doubled(planner.params), made={"second": 1}))
-    again = load_planner(tmp_path)
+    again = load_planner(tmp_path, HOUSEHOLD)
     same(again.params, doubled(planner.params))
     assert dict(again.made) == {"second": 1}
     assert dataclasses.asdict(again.config) == dataclasses.asdict(planner.config)

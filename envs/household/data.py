@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from envs.text.task import TASK_TYPES
+from envs.household.task import TASK_TYPES
 
 Game = TypeVar("Game")
 SPLIT_FOLDERS = ("train", "valid_seen", "valid_unseen")
 _GAME_FILES = frozenset({"game.tw-pddl", "traj_data.json"})
 HOW_TO_GET = (
     "get the benchmark's games with `pip install alfworld && alfworld-download`, or "
-    "make games of your own with `python -m envs.text.generator --out DIR --num 1000`, and point "
-    "ALFWORLD_DATA to the folder that holds json_2.1.1"
+    "make games of your own with `python -m envs.household.generator --out DIR --num 1000`, and "
+    "point ALFWORLD_DATA to the folder that holds json_2.1.1"
 )
 
 

@@ -1,7 +1,7 @@
 """Which completed sub-goals serve a task: the ground for dense rewards and labelled plans."""
 
-from envs.text.engine import Event
-from envs.text.task import Task
+from envs.household.engine import Event
+from envs.household.task import Task
 
 _TREATMENTS = {
     "pick_clean_then_place_in_recep": "cleaned",

@@ -9,8 +9,8 @@ are used up at compile time, to shorten the list of candidates.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from envs.text.pddl import SIGNATURES, Expression, GameFileError
-from envs.text.state import State
+from envs.household.pddl import SIGNATURES, Expression, GameFileError
+from envs.household.state import State
 
 _DYNAMIC: dict[str, Callable[[State, Sequence[int]], bool]] = {
     "atlocation": lambda s, x: s.location == x[1],

@@ -1,9 +1,9 @@
 """Writes a drawn room and task as the documents a game folder holds."""
 
-from envs.text.furnish import Layout
-from envs.text.household import household
-from envs.text.task import TASK_TYPES
-from envs.text.wording import grammar_for_task, own_rules
+from envs.household.frequencies import household
+from envs.household.furnish import Layout
+from envs.household.task import TASK_TYPES
+from envs.household.wording import grammar_for_task, own_rules
 
 _TREATED = {
     TASK_TYPES[2]: ("cleanable", "isClean"),

@@ -1,11 +1,11 @@
-"""Checks the games that ``ALFWORLD_DATA`` points to: ``python -m envs.text.prepare``."""
+"""Checks the games that ``ALFWORLD_DATA`` points to: ``python -m envs.household.check_games``."""
 
 import argparse
 import sys
 from collections import Counter
 from pathlib import Path
 
-from envs.text.data import (
+from envs.household.data import (
     HOW_TO_GET,
     SPLIT_FOLDERS,
     DataError,
@@ -15,11 +15,11 @@ from envs.text.data import (
     left_out_text,
     read_split,
 )
-from envs.text.game import load_game
-from envs.text.generator import is_generated
-from envs.text.panels import check_names
-from envs.text.pddl import GameFileError
-from envs.text.task import TASK_TYPES
+from envs.household.game import load_game
+from envs.household.generator import is_generated
+from envs.household.panels import check_names
+from envs.household.pddl import GameFileError
+from envs.household.task import TASK_TYPES
 
 
 def check(root: Path) -> list[str]:
@@ -81,7 +81,9 @@ def _print_split(split: str, content: SplitContent) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; see ``--help``."""
-    parser = argparse.ArgumentParser(prog="python -m envs.text.prepare", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m envs.household.check_games", description=__doc__
+    )
     parser.add_argument("--data", type=Path, help="folder to check (default: $ALFWORLD_DATA)")
     options = parser.parse_args(arguments)
     try:

@@ -4,10 +4,10 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from envs.text.household import presence
-from envs.text.memory import Memory
-from envs.text.subgoals import kind_of
-from envs.text.task import TASK_TYPES, Task, read_sentence
+from envs.household.frequencies import presence
+from envs.household.memory import Memory
+from envs.household.subgoals import kind_of
+from envs.household.task import TASK_TYPES, Task, read_sentence
 
 _STATIONS = {
     TASK_TYPES[2]: ("clean", "sinkbasin"),

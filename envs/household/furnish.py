@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from envs.text.household import Room, household
+from envs.household.frequencies import Room, household
 
 # Receptacles of these types often share one standing place with a neighbour of their own.
 _NEIGHBOURLY = ("Cabinet", "Drawer", "Shelf", "StoveBurner")

@@ -1,9 +1,7 @@
-"""What a planner model has said and read of one household game, made to fit its context."""
+"""What a planner model has said and read of one text game, made to fit its context."""
 
 from jaxagent.models.llm.words import Tokenizer
-from jaxagent.planning.household_format import HouseholdFormat, Notes
-
-_ASKS = "Your task is to: "
+from jaxagent.text import Notes, TextFormat
 
 
 class History:
@@ -20,7 +18,7 @@ class History:
         is_cut: whether the opening says less of the place than was printed.
     """
 
-    def __init__(self, opening: str, tokenizer: Tokenizer, style: HouseholdFormat) -> None:
+    def __init__(self, opening: str, tokenizer: Tokenizer, style: TextFormat) -> None:
         self._encode, self._style = tokenizer.encode, style
         self._text = opening
         self._notes = self._style.notes(opening)
@@ -84,7 +82,7 @@ class History:
 
     def _cut_opening(self, room: int) -> None:
         """Say less of the place, never of the task, and leave half the room for turns."""
-        place, asks, task = self._text.rpartition(_ASKS)
+        place, asks, task = self._text.rpartition(self._style.task_prefix)
         words, notes = place.split(" "), self._notes
         while words and len(self.opening) > room // 2:
             words = words[: len(words) // 2]

@@ -8,10 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from envs.text.data import HOW_TO_GET, DataError, data_root, list_games
-from envs.text.game import Game, load_game
-from envs.text.generator import generate_games
-from envs.text.state import dump_state
+from envs.household.data import HOW_TO_GET, DataError, data_root, list_games
+from envs.household.game import Game, load_game
+from envs.household.generator import generate_games
+from envs.household.state import dump_state
 
 PANELS = ("valid_seen", "valid_unseen", "generated_unseen")
 _GENERATED_GAMES = 120
@@ -137,5 +137,5 @@ def _check_pin(panel: Panel) -> None:
 
 def _pins() -> dict[str, dict]:
     """For each published panel the digest and the names of its games."""
-    text = (files("envs.text") / "rules" / "panels.json").read_text(encoding="utf-8")
+    text = (files("envs.household") / "rules" / "panels.json").read_text(encoding="utf-8")
     return json.loads(text)

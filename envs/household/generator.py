@@ -1,4 +1,4 @@
-"""Makes new household games: ``python -m envs.text.generator --out DIR --num N --seed S``.
+"""Makes new household games: ``python -m envs.household.generator --out DIR --num N --seed S``.
 
 Every game is proved solvable by playing: its shortest plan wins it, and so does an expert that
 must search for things, within the usual horizon. The stock ``AlfredTWEnv`` loads the
@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from envs.text.describe import opening_text
-from envs.text.engine import admissible_commands, step
-from envs.text.furnish import Layout, add_thing, clear_out, furnish
-from envs.text.game import Game, build_game
-from envs.text.household import household
-from envs.text.omniscient import shortest_plan
-from envs.text.problem import game_data, traj_data
-from envs.text.protocol import DEFAULT_HORIZON
-from envs.text.searching import SearchingExpert
-from envs.text.task import TASK_TYPES
+from envs.household.describe import opening_text
+from envs.household.engine import admissible_commands, step
+from envs.household.frequencies import household
+from envs.household.furnish import Layout, add_thing, clear_out, furnish
+from envs.household.game import Game, build_game
+from envs.household.problem import game_data, traj_data
+from envs.household.searching_expert import SearchingExpert
+from envs.household.shortest_plan import shortest_plan
+from envs.household.task import TASK_TYPES
+from jaxagent.text import DEFAULT_HORIZON
 
 SPLITS = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}
 _UNSEEN_SHARE = 0.15
@@ -227,7 +227,7 @@ def _content(game: GeneratedGame) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; see ``--help``."""
-    parser = argparse.ArgumentParser(prog="python -m envs.text.generator", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m envs.household.generator", description=__doc__)
     parser.add_argument("--out", required=True, type=Path, help="folder to write (ALFWORLD_DATA)")
     parser.add_argument("--num", required=True, type=int, help="number of games, at least 1")
     parser.add_argument("--seed", type=int, default=0, help="seed of all games (default 0)")

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from envs.text.pddl import Expression
+from envs.household.pddl import Expression
 
 TASK_TYPES = (
     "pick_and_place_simple",

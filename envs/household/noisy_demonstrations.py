@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from envs.text.describe import opening_text
-from envs.text.engine import NOTHING_HAPPENS, admissible_commands, step
-from envs.text.game import Game
-from envs.text.memory import Memory
-from envs.text.protocol import DEFAULT_HORIZON
-from envs.text.searching import Choice, SearchingExpert
+from envs.household.describe import opening_text
+from envs.household.engine import NOTHING_HAPPENS, admissible_commands, step
+from envs.household.game import Game
+from envs.household.memory import Memory
+from envs.household.searching_expert import Choice, SearchingExpert
+from jaxagent.text import DEFAULT_HORIZON
 
 
 class NoisyTurn(NamedTuple):

@@ -15,21 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.text.bridge import SlotStep, stack_steps
-from envs.text.engine import NOTHING_HAPPENS, Event
-from envs.text.game import Game, load_game
-from envs.text.protocol import (
-    DEFAULT_HORIZON,
-    GameSource,
-    Rewards,
-    TextInfo,
-    TextStep,
-    check_batch,
-    check_commands,
-    check_open,
-)
-from envs.text.subgoals import serves
-from envs.text.task import Task
+from envs.household.engine import NOTHING_HAPPENS, Event
+from envs.household.game import Game, load_game
+from envs.household.subgoals import serves
+from envs.household.task import Task
+from envs.text.batch import Rewards, SlotStep, check_batch, check_commands, check_open, stack_steps
+from jaxagent.text import DEFAULT_HORIZON, GameSource, TextInfo, TextStep
 
 _EVENTS = (
     (re.compile(r"go to ()(.+)"), "at"),

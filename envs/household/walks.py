@@ -9,11 +9,11 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from envs.text.engine import Event, admissible_commands, step
-from envs.text.game import Game
-from envs.text.state import State
-from envs.text.subgoals import kind_of
-from envs.text.task import TASK_TYPES, Task
+from envs.household.engine import Event, admissible_commands, step
+from envs.household.game import Game
+from envs.household.state import State
+from envs.household.subgoals import kind_of
+from envs.household.task import TASK_TYPES, Task
 
 _PUT, _LOOK, _CLEAN, _HEAT, _COOL, _TWO = TASK_TYPES
 _IDLE = frozenset({"look", "inventory", "help", "examine"})  # change nothing in the game

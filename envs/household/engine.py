@@ -7,9 +7,9 @@ The printed text, the admissible commands and the win are those of the stock eng
 from collections import deque
 from typing import NamedTuple
 
-from envs.text.describe import look_text, object_text, receptacle_text
-from envs.text.game import Game
-from envs.text.state import State
+from envs.household.describe import look_text, object_text, receptacle_text
+from envs.household.game import Game
+from envs.household.state import State
 
 NOTHING_HAPPENS = "Nothing happens."
 _LONGEST_COMMAND = 512

@@ -7,65 +7,15 @@ sub-goal.
 """
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
 
-from jaxagent.planning.household_notes import CompactNotes, NoNotes
+from envs.household.notes import CompactNotes, NoNotes
+from jaxagent.text import KEEP, SWITCH, Notes, Reply, TextFormat
 
 _NAME = re.compile(r"[a-z]+ \d+")
-_TASK = re.compile(r"Your task is to: (.*?)\.?\s*$")
+TASK_PREFIX = "Your task is to: "
+_TASK = re.compile(rf"{TASK_PREFIX}(.*?)\.?\s*$")
 _WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
-
-
-class Reply(NamedTuple):
-    """What an agent says in a turn. An empty sub-goal keeps the one before."""
-
-    command: str
-    subgoal: str = ""
-
-
-class Notes(Protocol):
-    """What is kept of one episode, for the markers in it."""
-
-    def read(self, observation: str) -> None:
-        """Takes in what a command printed."""
-        ...
-
-    def marker(self) -> str:
-        """What stands before the next reply."""
-        ...
-
-
-class HouseholdFormat(Protocol):
-    """One way of writing; `version` changes whenever the same episode is written otherwise."""
-
-    name: str
-    version: int
-    hierarchical: bool
-
-    def notes(self, opening: str) -> Notes:
-        """Of an episode that begins, given the first observation as printed."""
-        ...
-
-    def opening(self, text: str) -> str:
-        """The first observation."""
-        ...
-
-    def observation(self, text: str) -> str:
-        """What a command printed."""
-        ...
-
-    def command(self, command: str) -> str:
-        """A command; lossless for everything that the games understand."""
-        ...
-
-    def subgoal(self, reply: Reply) -> str:
-        """What stands before the command: "" outside the hierarchical formats."""
-        ...
-
-    def read(self, text: str) -> Reply:
-        """The reply in what a model has said; nonsense comes out as a command as it is."""
-        ...
 
 
 # Of each verb: its word here, how the games word it, how many things it takes.
@@ -96,9 +46,8 @@ _SUBGOALS = (
     ("put", "put {} in/on {}", 2),
     ("none", "none", 0),
 )
-COMMAND_ARITY = {word: arity for word, _, arity in _VERBS}
-SUBGOAL_ARITY = {word: arity for word, _, arity in _SUBGOALS}
-KEEP, SWITCH = "keep", "switch"
+COMMAND_ARITY: Mapping[str, int] = {word: arity for word, _, arity in _VERBS}
+SUBGOAL_ARITY: Mapping[str, int] = {word: arity for word, _, arity in _SUBGOALS}
 
 _THING = r"([a-z]+(?: \d+)?)"
 
@@ -153,6 +102,9 @@ class CompactFormat:
     """
 
     version = 3
+    task_prefix = TASK_PREFIX
+    command_arity: Mapping[str, int] | None = COMMAND_ARITY
+    subgoal_arity: Mapping[str, int] | None = SUBGOAL_ARITY
 
     def __init__(self, hierarchical: bool = False, has_notes: bool = True) -> None:
         self.hierarchical, self._has_notes = hierarchical, has_notes
@@ -203,7 +155,7 @@ class CompactFormat:
         return f"{SWITCH} {_compact(reply.subgoal, _SUBGOAL_PATTERNS) or 'none'}"
 
     def read(self, text: str) -> Reply:
-        """The reply; see `HouseholdFormat.read`."""
+        """The reply; see `TextFormat.read`."""
         words = _pieces(text)
         subgoal = ""
         if self.hierarchical and words:
@@ -220,6 +172,9 @@ class PlainFormat:
     """The printed text as it is, a line for each reply."""
 
     version = 1
+    task_prefix = TASK_PREFIX
+    command_arity: Mapping[str, int] | None = None
+    subgoal_arity: Mapping[str, int] | None = None
 
     def __init__(self, hierarchical: bool = False) -> None:
         self.hierarchical = hierarchical
@@ -248,7 +203,7 @@ class PlainFormat:
         return f"{SWITCH}: {reply.subgoal}\n" if reply.subgoal else f"{KEEP}\n"
 
     def read(self, text: str) -> Reply:
-        """The reply; see `HouseholdFormat.read`."""
+        """The reply; see `TextFormat.read`."""
         lines = [" ".join(line.split()) for line in text.strip().split("\n")]
         subgoal = ""
         if self.hierarchical and len(lines) > 1:
@@ -257,7 +212,7 @@ class PlainFormat:
         return Reply(lines[0] if lines else "", subgoal)
 
 
-FORMATS = {
+FORMATS: dict[str, TextFormat] = {
     made.name: made
     for made in (
         CompactFormat(),

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from envs.text.goal import Goal, Vocabulary, compile_goal
-from envs.text.names import display_names
-from envs.text.pddl import GameFileError, Problem, parse_problem
-from envs.text.state import State
-from envs.text.task import Task, read_task
-from envs.text.wording import Wording, recognise
+from envs.household.display_names import display_names
+from envs.household.goal import Goal, Vocabulary, compile_goal
+from envs.household.pddl import GameFileError, Problem, parse_problem
+from envs.household.state import State
+from envs.household.task import Task, read_task
+from envs.household.wording import Wording, recognise
 
 _MAX_FILE_BYTES = 16 * 2**20
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")

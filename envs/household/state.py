@@ -3,7 +3,7 @@
 import json
 from typing import NamedTuple
 
-from envs.text.pddl import GameFileError
+from envs.household.pddl import GameFileError
 
 
 class State(NamedTuple):

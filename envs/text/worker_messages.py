@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from envs.text.bridge import SlotStep, stack_steps
-from envs.text.engine import Event
-from envs.text.protocol import TextInfo, TextStep
+from envs.household.engine import Event
+from envs.text.batch import SlotStep, stack_steps
+from jaxagent.text import TextInfo, TextStep
 
 _NUMBERS_KEPT = 16_384
 

@@ -1,7 +1,7 @@
 """The sentences of the game: rooms, receptacles and things, as the stock engine words them."""
 
-from envs.text.game import Game
-from envs.text.state import State
+from envs.household.game import Game
+from envs.household.state import State
 
 
 def opening_text(game: Game, state: State) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 
-from envs.text.pddl import GameFileError, strip_comments
+from envs.household.pddl import GameFileError, strip_comments
 
 _BLOCK = re.compile(r'grammar :: """(.*?)"""', re.DOTALL)
 _ACTION = re.compile(r'action (\w+) \{\s*template :: "(.*?)";\s*feedback :: "(.*?)";')

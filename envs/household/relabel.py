@@ -10,15 +10,15 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from envs.text.describe import opening_text
-from envs.text.engine import step
-from envs.text.game import Game
-from envs.text.memory import Memory
-from envs.text.protocol import DEFAULT_HORIZON
-from envs.text.state import State
-from envs.text.subgoals import kind_of
-from envs.text.task import TASK_TYPES, Task, sentence_of
-from envs.text.walks import Solution, carried_out, is_achieved
+from envs.household.describe import opening_text
+from envs.household.engine import step
+from envs.household.game import Game
+from envs.household.memory import Memory
+from envs.household.state import State
+from envs.household.subgoals import kind_of
+from envs.household.task import TASK_TYPES, Task, sentence_of
+from envs.household.walks import Solution, carried_out, is_achieved
+from jaxagent.text import DEFAULT_HORIZON
 
 _NEVER, _WIDE = 0.25, 0.25  # shares of searches without visits, and with any number of them
 _MEAN_VISITS, _MOST_VISITS = 4.0, 20

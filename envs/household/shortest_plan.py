@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import NamedTuple
 
-from envs.text.engine import step
-from envs.text.game import Game
-from envs.text.state import State
-from envs.text.task import TASK_TYPES, Task
+from envs.household.engine import step
+from envs.household.game import Game
+from envs.household.state import State
+from envs.household.task import TASK_TYPES, Task
 
 _VERBS = {TASK_TYPES[2]: "clean", TASK_TYPES[3]: "heat", TASK_TYPES[4]: "cool"}
 

@@ -5,8 +5,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from envs.text.grammar import Grammar, domain_actions, domain_digest
-from envs.text.pddl import GameFileError
+from envs.household.grammar import Grammar, domain_actions, domain_digest
+from envs.household.pddl import GameFileError
 
 
 class Wording(NamedTuple):
@@ -69,7 +69,7 @@ _PLACEHOLDER = "UNKNOWN GOAL"
 
 def own_rules() -> tuple[str, str]:
     """Domain and grammar that generated games carry; they speak version 0.4."""
-    folder = files("envs.text") / "rules"
+    folder = files("envs.household") / "rules"
     domain = (folder / "household.pddl").read_text(encoding="utf-8")
     return domain, (folder / "household.twl2").read_text(encoding="utf-8")
 

@@ -2,26 +2,31 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from envs.text.describe import opening_text
-from envs.text.engine import Event, admissible_commands, step
-from envs.text.game import Game, load_game
-from envs.text.protocol import (
-    DEFAULT_HORIZON,
-    GameSource,
-    Rewards,
-    TextInfo,
-    TextStep,
-    check_batch,
-    check_commands,
-    check_open,
-)
-from envs.text.state import State
-from envs.text.subgoals import serves
+from envs.household.describe import opening_text
+from envs.household.engine import Event, admissible_commands, step
+from envs.household.game import Game, load_game
+from envs.household.state import State
+from envs.household.subgoals import serves
+from jaxagent.text import DEFAULT_HORIZON, GameSource, TextInfo, TextStep
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """The reward of a step, in units of the agent's choosing."""
+
+    won: float = 10.0
+    """Paid once, when the goal is reached."""
+    inadmissible: float = -0.1
+    """Paid for every command after which nothing happens."""
+    subgoal: float = 0.0
+    """Paid for each sub-goal event that serves the game's task, the first time in an episode."""
+
 
 # All games of the benchmark: about 50 kB each, against 3 ms for every game read again.
 GAMES_KEPT = 4096
@@ -249,3 +254,55 @@ def stack_steps(parts: list[SlotStep], lost: Sequence[bool] | None = None) -> Te
         truncated=np.array(columns[3], bool),
         info=info,
     )
+
+
+def check_batch(num_envs: int, games: Sequence, slots: Sequence[int] | None) -> list[int]:
+    """The environments that a reset concerns.
+
+    Args:
+        num_envs: size of the batch.
+        games: one game for each of them.
+        slots: their indices, or None for all.
+
+    Returns:
+        The indices as a list.
+
+    Raises:
+        ValueError: the numbers do not match or an index is out of range or repeated.
+    """
+    chosen = list(range(num_envs)) if slots is None else list(slots)
+    if len(games) != len(chosen):
+        raise ValueError(f"{len(games)} games given for {len(chosen)} environments")
+    if len(set(chosen)) != len(chosen) or not all(0 <= slot < num_envs for slot in chosen):
+        raise ValueError(f"slots {chosen} must be distinct and in 0..{num_envs - 1}")
+    return chosen
+
+
+def check_open(closed: bool) -> None:
+    """Refuses to go on with environments that have been closed.
+
+    Args:
+        closed: whether they have.
+
+    Raises:
+        RuntimeError: they have.
+    """
+    if closed:
+        raise RuntimeError("the environments are closed and cannot be used again: make new ones")
+
+
+def check_commands(num_envs: int, commands: Sequence[str]) -> None:
+    """Refuses a list of commands that is not one text per environment.
+
+    Args:
+        num_envs: size of the batch.
+        commands: what the agent sent.
+
+    Raises:
+        ValueError: wrong number, or a command that is not a text.
+    """
+    if isinstance(commands, str) or len(commands) != num_envs:
+        raise ValueError(f"{len(commands)} commands given for {num_envs} environments")
+    for slot, command in enumerate(commands):
+        if not isinstance(command, str):
+            raise ValueError(f"command {slot} is a {type(command).__name__}, not a text")

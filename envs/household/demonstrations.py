@@ -1,7 +1,7 @@
 """Records what an expert does, with the sub-goal each command serves, as JSON lines.
 
-python -m envs.text.demonstrations --out demos.jsonl --generated 1000
-python -m envs.text.demonstrations --out demos.jsonl --split train   # of ALFWORLD_DATA
+python -m envs.household.demonstrations --out demos.jsonl --generated 1000
+python -m envs.household.demonstrations --out demos.jsonl --split train   # of ALFWORLD_DATA
 """
 
 import argparse
@@ -10,17 +10,17 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from envs.text.data import SPLIT_FOLDERS, DataError, data_root, list_games
-from envs.text.describe import opening_text
-from envs.text.engine import Event, admissible_commands, step
-from envs.text.game import Game, load_game
-from envs.text.generator import generate_games
-from envs.text.omniscient import shortest_plan
-from envs.text.pddl import GameFileError
-from envs.text.protocol import DEFAULT_HORIZON
-from envs.text.searching import SearchingExpert
-from envs.text.subgoals import serves
-from envs.text.task import Task
+from envs.household.data import SPLIT_FOLDERS, DataError, data_root, list_games
+from envs.household.describe import opening_text
+from envs.household.engine import Event, admissible_commands, step
+from envs.household.game import Game, load_game
+from envs.household.generator import generate_games
+from envs.household.pddl import GameFileError
+from envs.household.searching_expert import SearchingExpert
+from envs.household.shortest_plan import shortest_plan
+from envs.household.subgoals import serves
+from envs.household.task import Task
+from jaxagent.text import DEFAULT_HORIZON
 
 FORMAT = "jaxagent.demonstrations.1"
 EXPERTS = ("searching", "omniscient")
@@ -194,7 +194,7 @@ def _games(options: argparse.Namespace) -> Iterator[Game]:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; see ``--help``."""
     parser = argparse.ArgumentParser(
-        prog="python -m envs.text.demonstrations",
+        prog="python -m envs.household.demonstrations",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,7 +1,7 @@
 """What is usual in a household: which things exist, where they stand, what can be done to them.
 
-The figures are frequencies counted by `envs.text.census` over the 3,553 training games of ALFWorld
-(MIT licence); no validation game went into them.
+The figures are frequencies counted by `envs.household.count_frequencies` over the 3,553 training
+games of ALFWorld (MIT licence); no validation game went into them.
 """
 
 import json
@@ -35,7 +35,7 @@ class Household(NamedTuple):
 @lru_cache(maxsize=1)
 def household() -> Household:
     """The frequencies that come with the package."""
-    text = (files("envs.text") / "rules" / "household.json").read_text(encoding="utf-8")
+    text = (files("envs.household") / "rules" / "household.json").read_text(encoding="utf-8")
     data = json.loads(text)
     rooms = {name: Room(**room) for name, room in data.pop("rooms").items()}
     return Household(**data, rooms=rooms)

@@ -1,4 +1,4 @@
-"""Counts what is usual in a household: ``python -m envs.text.census --out FILE``.
+"""Counts what is usual in a household: ``python -m envs.household.count_frequencies --out FILE``.
 
 This is how ``rules/household.json`` was made, from the train split of the benchmark.
 """
@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from envs.text.data import SPLIT_FOLDERS, DataError, data_root, list_games
-from envs.text.pddl import GameFileError, Problem, parse_problem
+from envs.household.data import SPLIT_FOLDERS, DataError, data_root, list_games
+from envs.household.pddl import GameFileError, Problem, parse_problem
 
 _ATTRIBUTES = {
     name.lower(): name
@@ -157,7 +157,9 @@ def _room_of(scene: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; see ``--help``."""
-    parser = argparse.ArgumentParser(prog="python -m envs.text.census", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m envs.household.count_frequencies", description=__doc__
+    )
     parser.add_argument("--out", required=True, type=Path, help="the JSON file to write")
     parser.add_argument("--data", type=Path, help="folder with the games (default: $ALFWORLD_DATA)")
     parser.add_argument(

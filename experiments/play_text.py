@@ -1,22 +1,21 @@
-"""Play a household game in the terminal: ``python -m envs.text.play [GAME]``.
+"""Play a household game in the terminal: ``python -m experiments.play_text [GAME]``.
 
 ``--watch planner:tiny`` lets an agent of `experiments.evaluate_text` play instead.
 """
 
 import argparse
-import importlib
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from envs.text.describe import opening_text
-from envs.text.engine import admissible_commands, step
-from envs.text.game import Game, load_game
-from envs.text.generator import generate_games
-from envs.text.omniscient import shortest_plan
-from envs.text.pddl import GameFileError
-from envs.text.protocol import DEFAULT_HORIZON
+from envs.household.describe import opening_text
+from envs.household.engine import admissible_commands, step
+from envs.household.game import Game, load_game
+from envs.household.generator import generate_games
+from envs.household.pddl import GameFileError
+from envs.household.shortest_plan import shortest_plan
+from jaxagent.text import DEFAULT_HORIZON
 
 _HELP = "type a command; ? lists those possible, hint shows the way, undo goes back, quit leaves"
 
@@ -94,7 +93,7 @@ def watch(game: Game, act: Act, write: Callable[[str], None], pause: Callable[[]
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; see ``--help``."""
-    parser = argparse.ArgumentParser(prog="python -m envs.text.play", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments.play_text", description=__doc__)
     parser.add_argument("game", nargs="?", type=Path, help="a game.tw-pddl (default: a new game)")
     parser.add_argument("--seed", type=int, default=0, help="of the new game (default 0)")
     parser.add_argument("--watch", metavar="AGENT", help="let an agent play, e.g. planner:tiny")
@@ -120,8 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _agent(name: str, seed: int, game: Game) -> Act:
-    # Agents stand above the environments, which must not import them: looked up by name.
-    return importlib.import_module("experiments.evaluate_text").lone_agent(name, seed, game)
+    # Agents need JAX, which takes seconds to load; who plays by hand does not wait for it.
+    from experiments.evaluate_text import lone_agent
+
+    return lone_agent(name, seed, game)
 
 
 if __name__ == "__main__":

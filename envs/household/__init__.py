@@ -1,0 +1,1 @@
+"""The household games of ALFWorld: engine, generator, experts, formats, trained planners."""
