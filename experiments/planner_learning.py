@@ -1,11 +1,11 @@
 """Learn household games without demonstrations, arm by arm, several seeds each.
 
-    python -m experiments.planner_learning --arms hindsight own_successes --seeds 3 [OPTIONS]
+    python -m experiments.planner_learning --arms hindsight own_successes --seeds 3
 
 Every arm is a run of `experiments.alfworld_planner --stage rl` on the train games of all but 15 %
-of the floor plans; OPTIONS are those of that program and are given to every arm. Judged are the
-planners of the last update, greedily, within 50 steps, each game once: on valid_seen, on the floor
-plans held out, and on the generated games. The same command goes on with what was interrupted.
+of the floor plans; other options are those of that program and are given to every arm. Judged are
+the planners of the last update, greedily, within 50 steps, each game once: on valid_seen, on the
+floor plans held out, and on the generated games. The same command goes on with what was interrupted.
 """
 
 import argparse
