@@ -5,7 +5,8 @@
 Every arm is a run of `experiments.alfworld_planner --stage rl` on the train games of all but 15 %
 of the floor plans; other options are those of that program and are given to every arm. Judged are
 the planners of the last update, greedily, within 50 steps, each game once: on valid_seen, on the
-floor plans held out, and on the generated games. The same command goes on with what was interrupted.
+floor plans held out, and on the generated games. The same command goes on with a run that was
+interrupted.
 """
 
 import argparse
