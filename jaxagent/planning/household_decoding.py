@@ -31,6 +31,7 @@ class Decoding(NamedTuple):
     count: Int[Array, " B"]  # tokens said
     command_count: Int[Array, " B"]  # of these, the command's
     alive: Bool[Array, "B C"]  # choices that begin with what was said
+    log_probs: Float[Array, "B T 3"] | None  # as `play_turn` returns them
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -60,7 +61,9 @@ def play_turn(
     choices: Int[Array, "B C T"] | None,
     temperature: Float[Array, ""] | None = None,
     key: PRNGKeyArray | None = None,
-) -> tuple[KVCache, Int[Array, "B T"], Int[Array, " B"], Int[Array, " B"]]:
+) -> tuple[
+    KVCache, Int[Array, "B T"], Int[Array, " B"], Int[Array, " B"], Float[Array, "B T 3"] | None
+]:
     """Read what is new and decode a reply in every row that has something to read.
 
     Args:
@@ -70,7 +73,9 @@ def play_turn(
 
     Returns:
         The cache, which holds all but the last token of each reply; the replies, their lengths,
-        and the first choice that each command is.
+        and the first choice that each command is. Where tokens are sampled, the log-probability
+        of each under the model, renormalised over the permitted tokens, and under the behaviour:
+        renormalised at the temperature; None otherwise.
     """
     decoder, batch = Llama(config), tokens.shape[0]
     live = (jnp.arange(tokens.shape[1])[None, :] < count[:, None]).astype(jnp.int32)
@@ -86,17 +91,23 @@ def play_turn(
         count=none,
         command_count=none,
         alive=jnp.ones((batch, size), bool) if choices is None else (choices[:, :, 0] >= 0),
+        log_probs=None if temperature is None else jnp.zeros((batch, max_tokens, 3)),
     )
 
     def go_on(decoding: Decoding) -> Decoding:
-        logits = decoder.apply({"params": params}, decoding.hidden, method="logits")
+        logits: Any = decoder.apply({"params": params}, decoding.hidden, method="logits")
+        permitted = logits
         if choices is not None:
-            logits = jnp.where(_allowed(tables, choices, decoding), logits, -jnp.inf)  # type: ignore
+            permitted = jnp.where(_allowed(tables, choices, decoding), logits, -jnp.inf)
+        scores = permitted
         if temperature is not None:
             # Gumbel noise makes the largest a sample of the softmax at this temperature.
             own = jax.random.fold_in(key, jnp.max(decoding.count))  # type: ignore[arg-type]
-            logits = logits / temperature + jax.random.gumbel(own, logits.shape)  # type: ignore
-        token = jnp.argmax(logits, axis=-1).astype(jnp.int32)  # type: ignore[arg-type]
+            scores = permitted / temperature + jax.random.gumbel(own, permitted.shape)
+        token = jnp.argmax(scores, axis=-1).astype(jnp.int32)
+        if temperature is not None:
+            three = (logits, permitted, permitted / temperature)
+            decoding = _note_log_probs(decoding, three, token)
         return _feed(decoder, params, _say(tables, end, choices, decoding, token), end)
 
     decoding = jax.lax.while_loop(
@@ -106,7 +117,24 @@ def play_turn(
     if choices is not None:
         # Of commands that begin alike, the one that was said to its end.
         chosen += decoding.alive & (_following_of(choices, decoding.command_count) < 0)
-    return decoding.cache, decoding.said, decoding.count, jnp.argmax(chosen, axis=1)
+    first = jnp.argmax(chosen, axis=1)
+    return decoding.cache, decoding.said, decoding.count, first, decoding.log_probs
+
+
+def _note_log_probs(
+    decoding: Decoding, logits: tuple[Float[Array, "B V"], ...], token: Int[Array, " B"]
+) -> Decoding:
+    """Log-probabilities of the tokens that are about to be said; rows that are over write none."""
+    found = [
+        jnp.take_along_axis(jax.nn.log_softmax(each), token[:, None], axis=1)[:, 0]
+        for each in logits
+    ]
+    rows, place = jnp.arange(token.shape[0]), decoding.count
+    kept: Any = decoding.log_probs
+    # What is over has its count at the number of its tokens: the place behind is never read.
+    return decoding._replace(
+        log_probs=kept.at[rows, place].set(jnp.stack(found, axis=-1), mode="drop")
+    )
 
 
 def _allowed(

@@ -42,6 +42,23 @@ class PlannerModel(NamedTuple):
     style: TextFormat
 
 
+class Spoken(NamedTuple):
+    """A sampled reply, token by token.
+
+    Attributes:
+        ids: that were said.
+        log_prob: of each under the model.
+        permitted_log_prob: renormalised over what could be said.
+        behaviour_log_prob: of the distribution that it was drawn from, at the temperature: what
+            an importance ratio needs.
+    """
+
+    ids: list[int]
+    log_prob: np.ndarray
+    permitted_log_prob: np.ndarray
+    behaviour_log_prob: np.ndarray
+
+
 class HouseholdPlayer:
     """Plays greedily, or samples.
 
@@ -58,6 +75,7 @@ class HouseholdPlayer:
             opening cut short.
         cut: in how many episodes not even the opening had room, so that less of what it says of
             the place was read.
+        spoken: of each episode since `begin`, its replies in order, where they are sampled.
 
     Raises (the constructor):
         ValueError: not even a reply has room in so many slots, or the temperature is below 0 or
@@ -113,6 +131,7 @@ class HouseholdPlayer:
         self._games: list[History] = [
             History(text, self.model.tokenizer, self.model.style) for text in openings
         ]
+        self.spoken: list[list[Spoken]] = [[] for _ in openings]
         self._rows = np.arange(len(openings))  # game of each row; -1 for none
         slots = min(_FEW_SLOTS, self.slots)
         self._cache = KVCache.create(self.model.config, len(openings), slots)
@@ -139,17 +158,19 @@ class HouseholdPlayer:
         self._fit_rows(running)
         tokens, count = self._read_ahead(*self._pending())
         choices = self._choices(admissible) if self.is_constrained else None
-        self._cache, said, said_count, chosen = play_turn(
+        self._cache, *told = play_turn(
             self.model.config, self.grammar.start, self.grammar.end, self._reply_tokens,
             self.model.params, self._tables, self._cache, tokens, count, choices,
             self._temperature, self._turn_key(),
         )  # fmt: skip
-        said, said_count, chosen = jax.device_get((said, said_count, chosen))
+        said, said_count, chosen, log_probs = jax.device_get(told)
         replies = [Reply("")] * len(admissible)
         for row, number in enumerate(self._rows.tolist()):
             if number >= 0:
                 ids = said[row, : said_count[row]].tolist()
                 self._games[number].say(ids)
+                if log_probs is not None:
+                    self.spoken[number].append(Spoken(ids, *log_probs[row, : len(ids)].T))
                 reply = self.model.style.read(self.model.tokenizer.decode(ids))
                 if choices is not None:
                     command = admissible[number][int(chosen[row])]

@@ -348,3 +348,52 @@ def test_a_temperature_that_cannot_be_is_refused(games, temperature):
     model = small_planner("compact", games, seed=3, max_positions=512)
     with pytest.raises(ValueError, match=r"temperature \(.*\) must be at least 0 and finite"):
         HouseholdPlayer(model, temperature=temperature)
+
+
+def log_softmax(logits):
+    shifted = np.asarray(logits, np.float64) - np.max(logits)
+    return shifted - np.log(np.sum(np.exp(shifted)))
+
+
+@pytest.mark.parametrize("name", ["compact", "compact-hierarchical"])
+def test_log_probabilities_are_those_of_the_whole_history(name, games):
+    """Of the model, of what is permitted, and of the behaviour, token by token, no cache."""
+    model, temperature = small_planner(name, games, seed=3, max_positions=512), 1.7
+    games = sorted(games, key=lambda game: len(game.receptacles.names))[:2]
+    player = HouseholdPlayer(
+        model, is_constrained=True, temperature=temperature, key=jax.random.key(4)
+    )
+    grammar, encode, style = player.grammar, model.tokenizer.encode, model.style
+    env = BatchEnv(len(games))
+    observations, info = env.reset(games)
+    player.begin(observations)
+    notes = [style.notes(text) for text in observations]
+    histories = [
+        encode(style.opening(text)) + encode(own.marker()) for text, own in zip(observations, notes)
+    ]
+    for turn in range(2):
+        commands = [reply.command for reply in player.act(observations, info.admissible)]
+        for number, history in enumerate(histories):
+            spoken = player.spoken[number][turn]
+            encoded = [encode(style.command(c)) for c in info.admissible[number]]
+            state, command = grammar.start, []
+            for place, token in enumerate(spoken.ids):
+                logits = np.array(logits_after(model, history + spoken.ids[:place]))
+                begun = [c[len(command)] for c in encoded if c[: len(command)] == command]
+                allowed = np.zeros(len(logits), bool)
+                allowed[begun if grammar.is_command[state] else grammar.permitted[state]] = True
+                permitted = np.where(allowed, logits, -np.inf)
+                for found, expected in (
+                    (spoken.log_prob, logits),
+                    (spoken.permitted_log_prob, permitted),
+                    (spoken.behaviour_log_prob, permitted / temperature),
+                ):
+                    assert abs(found[place] - log_softmax(expected)[token]) < 1e-3
+                command += [token] if grammar.is_command[state] else []
+                state = grammar.following[state, token]
+        taken = env.step(commands)
+        observations, info = taken.observations, taken.info
+        for number, text in enumerate(observations):
+            notes[number].read(text)
+            histories[number] += player.spoken[number][turn].ids + encode(style.observation(text))
+            histories[number] += encode(notes[number].marker())
