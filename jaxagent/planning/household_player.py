@@ -115,6 +115,10 @@ class HouseholdPlayer:
         )
         self.overflows = self.cut = 0
         self._cache_bytes = cache_bytes
+        self._games: list[History] = []
+        self.spoken: list[list[Spoken]] = []
+        self._rows = np.arange(0)
+        self._cache = KVCache.create(model.config, 0, min(_FEW_SLOTS, self.slots))
 
     @property
     def most_games(self) -> int:
@@ -128,10 +132,8 @@ class HouseholdPlayer:
 
         More of them than `most_games` may need more memory than `cache_bytes`.
         """
-        self._games: list[History] = [
-            History(text, self.model.tokenizer, self.model.style) for text in openings
-        ]
-        self.spoken: list[list[Spoken]] = [[] for _ in openings]
+        self._games = [History(text, self.model.tokenizer, self.model.style) for text in openings]
+        self.spoken = [[] for _ in openings]
         self._rows = np.arange(len(openings))  # game of each row; -1 for none
         slots = min(_FEW_SLOTS, self.slots)
         self._cache = KVCache.create(self.model.config, len(openings), slots)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxagent.training.trainer import Trainer, TrainState
-from jaxagent.types import Difficulty, GoalSpec, SimulatorState
+from jaxagent.types import Difficulty, EnvState, GoalSpec, SimulatorState
 
 SCHEDULES = ("off", "linear", "staircase", "adaptive")
 # (state, difficulty, strength of the randomisation) -> the same episodes; the next are of these.
@@ -129,6 +129,7 @@ class Curriculum:
         self.level = np.zeros(num_seeds)
         self._episodes, self._successes = np.zeros(num_seeds), np.zeros(num_seeds)
         self._to_skip = np.full(num_seeds, float(num_envs))
+        self._put: Callable[..., EnvState] | None = None  # compiled by `begin`
 
     def begin(self, trainer: Trainer, state: TrainState) -> TrainState:
         """Compile what moves a state, and put it at the level; episodes under way keep their goals.
@@ -217,6 +218,8 @@ class Curriculum:
         return reach.astype(np.float32), threshold.astype(np.float32)
 
     def _place(self, state: TrainState) -> TrainState:
+        if self._put is None:
+            raise ValueError("a curriculum moves no state before `begin`")
         level = self.level.astype(np.float32)
         return state.replace(env=self._put(state.env, *self._difficulty(), level))
 

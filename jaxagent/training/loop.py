@@ -57,6 +57,14 @@ class Arm:
     prepare: Callable[[TrainState], TrainState] = lambda state: state
     curriculum: Curriculum | None = None
     plans: PlanFollower | None = None
+    # Open while `train` runs; the log on process 0 alone.
+    _checkpoints: Checkpoints = dataclasses.field(init=False, repr=False)
+    _log: MetricsLog | None = dataclasses.field(init=False, repr=False, default=None)
+
+    def __post_init__(self):
+        self._audit = Audit()
+        self._stopped: list[int] = []
+        self._seconds, self._done = 0.0, 0
 
     def train(self, resume: bool) -> tuple[TrainState, Report]:
         """Run to the end.
@@ -75,8 +83,7 @@ class Arm:
             CheckpointError: what is in the folder cannot be used.
         """
         self._checkpoints = Checkpoints(self.folder / "checkpoints", self.run.checkpoints_kept)
-        self._audit = Audit()
-        self._stopped: list[int] = []
+        self._audit, self._stopped = Audit(), []
         state, resumed_from = self._start(resume)
         leads = jax.process_index() == 0
         self._log = (

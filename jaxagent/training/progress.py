@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import jax
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from jaxagent.training.config import RunConfig
 from jaxagent.training.evaluate import Report
@@ -18,6 +18,7 @@ class Reporter:
         """Write to a console; None is standard output."""
         self.console = console or Console(quiet=jax.process_index() != 0, highlight=False)
         self._bar: Progress | None = None
+        self._task = TaskID(0)
         self._iteration_steps = 0
         self._return = "—"
 

@@ -146,6 +146,9 @@ class Teaching:
     initial: Any = None
     frozen: Any = None
     between: Mapping[int, Callable[[Any, Position], None]] = dataclasses.field(default_factory=dict)
+    # Open while `train` runs.
+    _checkpoints: Checkpoints = dataclasses.field(init=False, repr=False)
+    _log: MetricsLog = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self):
         self._replicated = NamedSharding(self.mesh, PartitionSpec())
@@ -159,6 +162,10 @@ class Teaching:
         )
         self._by_rows = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
         self._frozen = jax.device_put(self.frozen, self._replicated)
+        self._done, self._position, self._seconds = 0, Position(), 0.0
+        self._best, self._tokens = float("-inf"), 0
+        self._window: list[dict[str, jax.Array]] = []
+        self._window_tokens, self._window_start = 0, time.perf_counter()
 
     def start(self) -> ImitationState:
         """The state before the first update."""
@@ -211,8 +218,8 @@ class Teaching:
 
     def _to_end(self, state, groups: Iterator, stop, bar) -> tuple[ImitationState, Validation]:
         validation, validated = None, self.run.validation_updates
-        self._window: list[dict[str, jax.Array]] = []
-        self._window_tokens, self._window_start = 0, time.perf_counter()
+        self._window, self._window_tokens = [], 0
+        self._window_start = time.perf_counter()
         while self._done < self.run.num_updates:
             group, self._position = next(groups)
             state, metrics = self.step(state, group)
