@@ -13,6 +13,9 @@ class HindsightConfig:
     """Commands of each."""
     inserted_visits: bool = True
     """Write failed looks into solutions before what was searched for is gone to."""
+    other_things: float = 0.75
+    """Share of relabelled solutions in which another thing stands in for the one handled: where
+    things lie is then as in the games, not as walking finds them."""
     exploration_weight: float = 0.25
     """Weight of a look that failed, beside 1 of the commands that mattered; 0 teaches nothing of
     where to look next but from looks that found."""
@@ -39,6 +42,6 @@ class HindsightConfig:
             raise ValueError(
                 f"play_temperature ({self.play_temperature}) must be a positive, finite number"
             )
-        for name in ("exploration_weight", "own_share", "other_goals"):
+        for name in ("other_things", "exploration_weight", "own_share", "other_goals"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must lie in [0, 1]")

@@ -12,7 +12,13 @@ import numpy as np
 from envs.household.game import Game
 from envs.household.relabel import RelabelledEpisode, relabelled
 from envs.household.task import TASK_TYPES, Task
-from envs.household.walks import Solution, critical_path, random_walk, solutions
+from envs.household.walks import (
+    Solution,
+    critical_path,
+    random_walk,
+    solutions,
+    with_other_thing,
+)
 from envs.text.batch import GameCache
 from experiments.alfworld_data import CHUNK, renumbered
 from experiments.hindsight_config import HindsightConfig
@@ -170,10 +176,13 @@ class OwnPlay:
         pool = self._pool_of([*self._walked, *relabelled_play]) if relabelled_play else self._pool
         made: list[RelabelledEpisode] = []
         while len(made) < CHUNK:
-            solved = (own if own and rng.random() < self._config.own_share else pool).draw(rng)
-            game = self.game(solved.game)
+            is_own = bool(own) and rng.random() < self._config.own_share
+            solved = (own if is_own else pool).draw(rng)
+            game, solution = self.game(solved.game), solved.solution
+            if self._relabels and not is_own and rng.random() < self._config.other_things:
+                solution = with_other_thing(game, solution, self._wanted, rng) or solution
             has_visits = self._config.inserted_visits
-            episode = relabelled(game, solved.solution, rng, has_visits=has_visits)
+            episode = relabelled(game, solution, rng, has_visits=has_visits)
             if episode is not None:
                 made.append(episode)
         labelled = [

@@ -33,6 +33,7 @@ ARMS: Mapping[str, str] = {
     "hindsight": "",
     "without_play": "--play-interval 0",
     "without_visits": "--no-inserted-visits",
+    "without_other_things": "--other-things 0",
     "own_successes": "--algorithm own_successes",
 }
 

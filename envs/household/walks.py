@@ -6,7 +6,7 @@ exactly, and replaying without a command tells whether that command mattered.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from envs.household.engine import Event, admissible_commands, step
@@ -147,6 +147,66 @@ def critical_path(game: Game, task: Task, commands: Sequence[str]) -> list[str]:
                 path, is_shorter = rest, True
         size = size // 2 if size > 1 or not is_shorter else 1
     return path
+
+
+def with_other_thing(
+    game: Game, solution: Solution, tasks: Collection[Task], rng: random.Random
+) -> Solution | None:
+    """The solution with another thing in place of the one that was handled.
+
+    By chance a thing is cleaned where it lies beside the basin: solutions found by walking tell
+    where things must lie to be found by walking. Whether another thing, drawn alike from all of
+    its kind, can stand in is tried by replaying; so where things lie is as in the games.
+
+    Args:
+        game: from whose start the solution leads.
+        solution: see `solutions`.
+        tasks: that may come out, of the same type and target.
+        rng: draws the kind of thing, alike from all that `tasks` permit, and the thing.
+
+    Returns:
+        The other solution, by its critical path; None where there is no such thing or it does
+        not do.
+    """
+    task, commands = solution.task, list(solution.commands)
+    takes = [n for n, c in enumerate(commands) if c.startswith(f"take {task.item} ")]
+    things = _things(game)
+    kinds = [
+        kind
+        for kind in sorted(things)
+        if len(things[kind]) >= len(takes) and Task(task.kind, kind, task.target) in tasks
+    ]
+    if not kinds or not takes:
+        return None
+    chosen = rng.sample(things[rng.choice(kinds)], len(takes))
+    for take, (name, place) in zip(reversed(takes), chosen):
+        commands = _exchanged(commands, take, name, place)
+    other = Task(task.kind, kind_of(chosen[0][0]), task.target)
+    if is_achieved(game, game.initial, other) or carried_out(game, other, commands) is None:
+        return None
+    return Solution(other, tuple(_lamp_last(game, other, critical_path(game, other, commands))))
+
+
+def _things(game: Game) -> dict[str, list[tuple[str, str]]]:
+    """By kind, what can be taken at the start: its name and the receptacle that holds it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for place, items in enumerate(game.initial.contents):
+        for item in items:
+            if item in game.objects.pickupable and game.receptacles.location[place] >= 0:
+                name = game.objects.names[item]
+                found.setdefault(kind_of(name), []).append((name, game.receptacles.names[place]))
+    return found
+
+
+def _exchanged(commands: list[str], take: int, name: str, place: str) -> list[str]:
+    """Commands that take another thing, then go on where the first one was taken."""
+    old, _, left = commands[take].removeprefix("take ").partition(" from ")
+    start = max((n for n in range(take) if commands[n].startswith("go ")), default=0)
+    fetched = [f"go to {place}", f"open {place}", f"take {name} from {place}"]
+    # What was opened on the way may be needed again; what is not is left out by replaying.
+    opened = [c for c in commands[start:take] if c.startswith("open ")]
+    rest = [f"{c} ".replace(f" {old} ", f" {name} ").strip() for c in commands[take + 1 :]]
+    return [*commands[:start], *fetched, f"go to {left}", *opened, *rest]
 
 
 def _lamp_last(game: Game, task: Task, path: list[str]) -> list[str]:
