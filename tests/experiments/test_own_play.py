@@ -12,6 +12,7 @@ from envs.household.generator import generate_games
 from envs.household.relabel import RelabelledEpisode, RelabelledTurn
 from envs.household.task import TASK_TYPES, Task
 from envs.household.walks import carried_out
+from experiments import hindsight_data
 from experiments.alfworld_data import entity_tokenizer
 from experiments.alfworld_planner import main
 from experiments.hindsight_config import HindsightConfig
@@ -152,6 +153,18 @@ def test_own_successes_learn_nothing_in_hindsight(games, tmp_path):
     assert play.solved(game, episode._replace(won=False)) == []
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_other_things_stand_in_at_their_share(games, tmp_path, monkeypatch, share):
+    tried = []
+    monkeypatch.setattr(hindsight_data, "with_other_thing", lambda *given: tried.append(given))
+    own_play(games, tmp_path, other_things=share).episodes(0)
+    assert bool(tried) == bool(share)
+    assert not share or len(tried) >= 256
+    tried.clear()
+    own_play(games, tmp_path, "own_successes", other_things=1.0, walks=300).episodes(0)
+    assert not tried  # only what play is relabelled by
+
+
 def test_walks_that_solve_nothing_are_refused(games, tmp_path):
     with pytest.raises(ValueError, match=r"walks \(1 of 1 commands\) solved no task that algo"):
         own_play(games, tmp_path, walks=1, walk_steps=1)
@@ -230,6 +243,7 @@ def test_a_run_that_was_killed_ends_with_the_same_parameters(tmp_path, small_mod
         ("--stage rl --walks 0", "walks (0) must be at least 1"),
         ("--stage rl --play-interval -1", "play_interval (-1) must be at least 0"),
         ("--stage rl --play-temperature 0", "play_temperature (0.0) must be a positive"),
+        ("--stage rl --other-things 2", "other_things (2.0) must lie in [0, 1]"),
         ("--stage rl --own-share 1.5", "own_share (1.5) must lie in [0, 1]"),
     ],
 )

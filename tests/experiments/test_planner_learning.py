@@ -73,6 +73,8 @@ def test_every_arm_is_what_its_name_says():
     assert not configs["without_visits"].play.inserted_visits
     assert configs["own_successes"].algorithm == "own_successes"
     assert configs["hindsight"].play.inserted_visits
+    assert configs["without_other_things"].play.other_things == 0.0
+    assert configs["hindsight"].play.other_things > 0.0
 
 
 @pytest.mark.parametrize(

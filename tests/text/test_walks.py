@@ -19,6 +19,7 @@ from envs.household.walks import (
     is_achieved,
     random_walk,
     solutions,
+    with_other_thing,
 )
 
 
@@ -290,3 +291,60 @@ def test_a_solution_may_be_given_from_anywhere(games):
     noisy = [x for command in plan.commands for x in ("look", "open sesame 1", command)]
     assert critical_path(made, plan.task, noisy) == critical_path(made, plan.task, plan.commands)
     assert isinstance(plan, Solution)
+
+
+def tasks_of(games):
+    """Every task with a thing of these games in it."""
+    kinds = {kind_of(name) for game in games for name in game.objects.names}
+    targets = {game.task.target for game in games}
+    return {Task(t, kind, target) for t in TASK_TYPES for kind in kinds for target in targets}
+
+
+def test_another_thing_stands_in_by_a_solution_of_its_own(games, solved):
+    tasks, rng, found = tasks_of(games), random.Random(10), Counter()
+    for game, solution in solved:
+        other = with_other_thing(game, solution, tasks, rng)
+        if other is None:
+            continue
+        assert other.task in tasks
+        assert (other.task.kind, other.task.target) == (solution.task.kind, solution.task.target)
+        assert carried_out(game, other.task, other.commands) == list(other.commands)
+        assert not is_achieved(game, game.initial, other.task)
+        for left_out in range(len(other.commands)):
+            rest = other.commands[:left_out] + other.commands[left_out + 1 :]
+            assert carried_out(game, other.task, rest) is None
+        found[other.task.kind, other.task.item != solution.task.item] += 1
+    assert all(found[kind, True] for kind in TASK_TYPES)
+
+
+def taken_at(game, solution):
+    """The kinds of receptacles that the task's things are taken from."""
+    return [
+        kind_of(command.partition(" from ")[2])
+        for command in solution.commands
+        if command.startswith(f"take {solution.task.item} ")
+    ]
+
+
+def test_things_are_found_where_they_lie_and_not_where_walks_find_them(games, solved):
+    """A walk cleans what it finds beside the basin; another thing may lie anywhere."""
+    tasks, rng = tasks_of(games), random.Random(11)
+    walked, stood_in, lying = [], [], []
+    for game, solution in solved:
+        if solution.task.kind == TASK_TYPES[2]:
+            walked += taken_at(game, solution)
+            other = with_other_thing(game, solution, tasks, rng)
+            stood_in += taken_at(game, other) if other else []
+    for game in games:
+        for place, items in enumerate(game.initial.contents):
+            cleanable = [i for i in items if i in game.objects.cleanable]
+            lying += [kind_of(game.receptacles.names[place])] * len(cleanable)
+    share = {name: places.count("sinkbasin") / len(places) for name, places in
+             (("walked", walked), ("stood in", stood_in), ("lying", lying))}  # fmt: skip
+    assert share["walked"] > 2 * share["lying"]
+    assert abs(share["stood in"] - share["lying"]) < (share["walked"] - share["lying"]) / 2
+
+
+def test_no_other_thing_where_no_task_permits_one(solved):
+    game, solution = solved[0]
+    assert with_other_thing(game, solution, set(), random.Random(0)) is None
