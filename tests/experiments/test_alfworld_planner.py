@@ -111,7 +111,7 @@ def test_a_run_leaves_everything_and_can_be_taken_up(tmp_path, small_model, caps
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--stage rl", "stage (rl) must be one of sft"),
+        ("--stage ppo", "stage (ppo) must be one of sft, rl"),
         ("--preset huge", "preset (huge) must be tiny, smollm2 or hf:FOLDER"),
         ("--preset hf:/nowhere", "preset (hf:/nowhere): there is no such folder"),
         ("--style runes", "style (runes) must be one of compact"),
