@@ -147,7 +147,7 @@ class Run:
             config=record_of(config),
             initial=self.learner.initial,
             frozen=self.learner.frozen,
-            between=self._play_rounds() if config.stage == "rl" else self._dagger_rounds(),
+            between=self._rounds(),
         )
         state, _ = teaching.train(config.resume)
         self.judge(state.params)
@@ -263,20 +263,24 @@ class Run:
         won = sum(each.won for each in episodes)
         self.reporter.say(f"round {number}: played {len(games)} train games, won {won}")
 
-    def _play_rounds(self):
-        every, updates = self.config.play.play_interval, self.config.run.num_updates
+    def _rounds(self):
+        source, updates = self.demonstrator, self.config.run.num_updates
+        if not isinstance(source, OwnPlay):
+            return self._dagger_rounds()
+        every = self.config.play.play_interval
         places = range(every, updates, every) if every else ()
-        return {at: functools.partial(self._play, number) for number, at in enumerate(places, 1)}
+        return {
+            at: functools.partial(self._play, source, number) for number, at in enumerate(places, 1)
+        }
 
-    def _play(self, number: int, params: Any, position: Position) -> None:
+    def _play(self, source: OwnPlay, number: int, params: Any, position: Position) -> None:
         """One round: train games played for their own goals, sampled; what they solved is kept."""
         play, seed = self.config.play, self.config.run.seed
-        assert isinstance(self.demonstrator, OwnPlay)
-        games = self.demonstrator.drawn_games(random.Random(f"play-{seed}-{number}"))
+        games = source.drawn_games(random.Random(f"play-{seed}-{number}"))
         key = jax.random.fold_in(jax.random.key(seed), number)
         player = self.player(params, True, temperature=play.play_temperature, key=key)
         episodes = play_games(player, games, horizon=play.play_steps)
-        solved = [s for game, e in zip(games, episodes) for s in self.demonstrator.solved(game, e)]
+        solved = [s for game, e in zip(games, episodes) for s in source.solved(game, e)]
         # The next chunk may be made already.
         self.solved.add(position.chunk + 2, solved, number)
         won = sum(each.won for each in episodes)

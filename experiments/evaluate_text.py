@@ -6,7 +6,6 @@ python -m experiments.evaluate_text --agent expert --panel generated_unseen
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -21,7 +20,7 @@ from envs.household.panels import PANELS, Panel, load_panel
 from envs.household.pddl import GameFileError
 from envs.household.searching_expert import SearchingExpert
 from envs.household.shortest_plan import shortest_plan
-from envs.household.stock_engine import StockEnv, stock_version, written_game
+from envs.household.stock_engine import replay_on_stock, stock_version
 from envs.household.world import HOUSEHOLD
 from envs.text.batch import BatchEnv
 from envs.text.scores import Score, score_by_type
@@ -226,34 +225,6 @@ def _planner_model(agent: str) -> str | None:
     name = agent.removeprefix("planner:")
     is_trained = name in HOUSEHOLD.planners or (Path(name) / DESCRIPTION_FILE).is_file()
     return name if agent.startswith("planner:") and is_trained else None
-
-
-def replay_on_stock(panel: Panel, episodes: Sequence[Episode], horizon: int) -> list[str]:
-    """Plays won episodes again on the stock engine.
-
-    Args:
-        panel: the games, in the order of the episodes.
-        episodes: what was played here.
-        horizon: the episodes' horizon.
-
-    Returns:
-        Names of the games that the stock engine does not count as won.
-
-    Raises:
-        ImportError: the extra ``alfworld`` is not installed.
-    """
-    env = StockEnv(1, horizon=horizon)
-    refused = []
-    for (_, document), episode in zip(panel.games, episodes):
-        if not episode.won:
-            continue
-        with tempfile.TemporaryDirectory(prefix="household-") as folder:
-            _, info = env.reset([written_game(document, folder)])
-            for command in episode.commands:
-                info = env.step([command]).info
-        if not info.won[0]:
-            refused.append(episode.game)
-    return refused
 
 
 def report(panel: Panel, settings: Settings, scores: dict[str, Score]) -> dict:

@@ -17,10 +17,11 @@ from typing import Any
 
 from envs.household.engine import NOTHING_HAPPENS, Event
 from envs.household.game import Game, load_game
+from envs.household.panels import Panel
 from envs.household.subgoals import serves
 from envs.household.task import Task
 from envs.text.batch import Rewards, SlotStep, check_batch, check_commands, check_open, stack_steps
-from jaxagent.text import DEFAULT_HORIZON, GameSource, TextInfo, TextStep
+from jaxagent.text import DEFAULT_HORIZON, Episode, GameSource, TextInfo, TextStep
 
 _EVENTS = (
     (re.compile(r"go to ()(.+)"), "at"),
@@ -258,3 +259,31 @@ def written_game(data: dict, folder: str | None = None) -> Path:
     path = Path(folder or tempfile.mkdtemp(prefix="household-")) / "game.tw-pddl"
     path.write_text(json.dumps(data))
     return path
+
+
+def replay_on_stock(panel: Panel, episodes: Sequence[Episode], horizon: int) -> list[str]:
+    """Plays won episodes again on the stock engine.
+
+    Args:
+        panel: the games, in the order of the episodes.
+        episodes: what was played here.
+        horizon: the episodes' horizon.
+
+    Returns:
+        Names of the games that the stock engine does not count as won.
+
+    Raises:
+        ImportError: the extra ``alfworld`` is not installed.
+    """
+    env = StockEnv(1, horizon=horizon)
+    refused = []
+    for (_, document), episode in zip(panel.games, episodes):
+        if not episode.won:
+            continue
+        with tempfile.TemporaryDirectory(prefix="household-") as folder:
+            _, info = env.reset([written_game(document, folder)])
+            for command in episode.commands:
+                info = env.step([command]).info
+        if not info.won[0]:
+            refused.append(episode.game)
+    return refused

@@ -77,22 +77,12 @@ def play_turn(
         of each under the model, renormalised over the permitted tokens, and under the behaviour:
         renormalised at the temperature; None otherwise.
     """
-    decoder, batch = Llama(config), tokens.shape[0]
-    live = (jnp.arange(tokens.shape[1])[None, :] < count[:, None]).astype(jnp.int32)
-    out = decoder.apply({"params": params}, tokens, segment_ids=live, cache=cache)
-    last = jnp.maximum(count - 1, 0)[:, None, None]
-    none = jnp.zeros((batch,), jnp.int32)
-    size = 1 if choices is None else choices.shape[1]
-    decoding = Decoding(
-        cache=out.cache,  # type: ignore[union-attr]
-        hidden=jnp.take_along_axis(out.hidden, last, axis=1)[:, 0],  # type: ignore[union-attr]
-        state=jnp.where(count > 0, start, end),
-        said=jnp.zeros((batch, max_tokens), jnp.int32),
-        count=none,
-        command_count=none,
-        alive=jnp.ones((batch, size), bool) if choices is None else (choices[:, :, 0] >= 0),
-        log_probs=None if temperature is None else jnp.zeros((batch, max_tokens, 3)),
-    )
+    decoder = Llama(config)
+    decoding = _prefill(decoder, params, cache, tokens, count, choices, max_tokens)
+    decoding = decoding._replace(state=jnp.where(count > 0, start, end))
+    if temperature is not None:
+        log_probs = jnp.zeros((tokens.shape[0], max_tokens, 3))
+        decoding = decoding._replace(log_probs=log_probs)
 
     def go_on(decoding: Decoding) -> Decoding:
         logits: Any = decoder.apply({"params": params}, decoding.hidden, method="logits")
@@ -107,7 +97,7 @@ def play_turn(
         token = jnp.argmax(scores, axis=-1).astype(jnp.int32)
         if temperature is not None:
             three = (logits, permitted, permitted / temperature)
-            decoding = _note_log_probs(decoding, three, token)
+            decoding = _with_log_probs(decoding, three, token)
         return _feed(decoder, params, _say(tables, end, choices, decoding, token), end)
 
     decoding = jax.lax.while_loop(
@@ -121,17 +111,44 @@ def play_turn(
     return decoding.cache, decoding.said, decoding.count, first, decoding.log_probs
 
 
-def _note_log_probs(
+def _prefill(
+    decoder: Llama,
+    params: Mapping[str, Any],
+    cache: KVCache,
+    tokens: Int[Array, "B W"],
+    count: Int[Array, " B"],
+    choices: Int[Array, "B C T"] | None,
+    max_tokens: int,
+) -> Decoding:
+    """Read what is new; the replies are empty, in state 0."""
+    batch, size = tokens.shape[0], 1 if choices is None else choices.shape[1]
+    live = (jnp.arange(tokens.shape[1])[None, :] < count[:, None]).astype(jnp.int32)
+    out: Any = decoder.apply({"params": params}, tokens, segment_ids=live, cache=cache)
+    last = jnp.maximum(count - 1, 0)[:, None, None]
+    none = jnp.zeros((batch,), jnp.int32)
+    return Decoding(
+        cache=out.cache,
+        hidden=jnp.take_along_axis(out.hidden, last, axis=1)[:, 0],
+        state=none,
+        said=jnp.zeros((batch, max_tokens), jnp.int32),
+        count=none,
+        command_count=none,
+        alive=jnp.ones((batch, size), bool) if choices is None else (choices[:, :, 0] >= 0),
+        log_probs=None,
+    )
+
+
+def _with_log_probs(
     decoding: Decoding, logits: tuple[Float[Array, "B V"], ...], token: Int[Array, " B"]
 ) -> Decoding:
-    """Log-probabilities of the tokens that are about to be said; rows that are over write none."""
+    """The decoding with the log-probabilities of the tokens that come next written down."""
     found = [
         jnp.take_along_axis(jax.nn.log_softmax(each), token[:, None], axis=1)[:, 0]
         for each in logits
     ]
     rows, place = jnp.arange(token.shape[0]), decoding.count
     kept: Any = decoding.log_probs
-    # What is over has its count at the number of its tokens: the place behind is never read.
+    # A reply that is over writes behind its last token, where nobody reads.
     return decoding._replace(
         log_probs=kept.at[rows, place].set(jnp.stack(found, axis=-1), mode="drop")
     )

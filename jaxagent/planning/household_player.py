@@ -42,13 +42,13 @@ class PlannerModel(NamedTuple):
     style: TextFormat
 
 
-class Spoken(NamedTuple):
+class SampledReply(NamedTuple):
     """A sampled reply, token by token.
 
     Attributes:
-        ids: that were said.
+        ids: of its tokens.
         log_prob: of each under the model.
-        permitted_log_prob: renormalised over what could be said.
+        permitted_log_prob: renormalized over the permitted tokens.
         behaviour_log_prob: of the distribution that it was drawn from, at the temperature: what
             an importance ratio needs.
     """
@@ -75,7 +75,7 @@ class HouseholdPlayer:
             opening cut short.
         cut: in how many episodes not even the opening had room, so that less of what it says of
             the place was read.
-        spoken: of each episode since `begin`, its replies in order, where they are sampled.
+        sampled: of each episode since `begin`, its replies in order, where they are sampled.
 
     Raises (the constructor):
         ValueError: not even a reply has room in so many slots, or the temperature is below 0 or
@@ -116,7 +116,7 @@ class HouseholdPlayer:
         self.overflows = self.cut = 0
         self._cache_bytes = cache_bytes
         self._games: list[History] = []
-        self.spoken: list[list[Spoken]] = []
+        self.sampled: list[list[SampledReply]] = []
         self._rows = np.arange(0)
         self._cache = KVCache.create(model.config, 0, min(_FEW_SLOTS, self.slots))
 
@@ -133,7 +133,7 @@ class HouseholdPlayer:
         More of them than `most_games` may need more memory than `cache_bytes`.
         """
         self._games = [History(text, self.model.tokenizer, self.model.style) for text in openings]
-        self.spoken = [[] for _ in openings]
+        self.sampled = [[] for _ in openings]
         self._rows = np.arange(len(openings))  # game of each row; -1 for none
         slots = min(_FEW_SLOTS, self.slots)
         self._cache = KVCache.create(self.model.config, len(openings), slots)
@@ -172,7 +172,7 @@ class HouseholdPlayer:
                 ids = said[row, : said_count[row]].tolist()
                 self._games[number].say(ids)
                 if log_probs is not None:
-                    self.spoken[number].append(Spoken(ids, *log_probs[row, : len(ids)].T))
+                    self.sampled[number].append(SampledReply(ids, *log_probs[row, : len(ids)].T))
                 reply = self.model.style.read(self.model.tokenizer.decode(ids))
                 if choices is not None:
                     command = admissible[number][int(chosen[row])]

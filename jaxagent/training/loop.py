@@ -62,6 +62,9 @@ class Arm:
     _log: MetricsLog | None = dataclasses.field(init=False, repr=False, default=None)
 
     def __post_init__(self):
+        self._begin()
+
+    def _begin(self) -> None:
         self._audit = Audit()
         self._stopped: list[int] = []
         self._seconds, self._done = 0.0, 0
@@ -83,7 +86,7 @@ class Arm:
             CheckpointError: what is in the folder cannot be used.
         """
         self._checkpoints = Checkpoints(self.folder / "checkpoints", self.run.checkpoints_kept)
-        self._audit, self._stopped = Audit(), []
+        self._begin()
         state, resumed_from = self._start(resume)
         leads = jax.process_index() == 0
         self._log = (
@@ -120,7 +123,6 @@ class Arm:
             state = self.curriculum.begin(self.trainer, state)
         if not self.guided and state.guidance is not None:
             state = switch_guidance(state, 0.0)
-        self._seconds, self._done = 0.0, 0
         return state, None
 
     @property

@@ -162,6 +162,9 @@ class Teaching:
         )
         self._by_rows = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
         self._frozen = jax.device_put(self.frozen, self._replicated)
+        self._begin()
+
+    def _begin(self) -> None:
         self._done, self._position, self._seconds = 0, Position(), 0.0
         self._best, self._tokens = float("-inf"), 0
         self._window: list[dict[str, jax.Array]] = []
@@ -194,8 +197,7 @@ class Teaching:
             CheckpointError: what is in the folder cannot be used.
         """
         self._checkpoints = Checkpoints(self.folder / "checkpoints", self.run.checkpoints_kept)
-        self._done, self._position, self._seconds = 0, Position(), 0.0
-        self._best, self._tokens = float("-inf"), 0
+        self._begin()
         state = self.start()
         resumed_from = None
         if resume and self._checkpoints.latest() is not None:
@@ -218,7 +220,6 @@ class Teaching:
 
     def _to_end(self, state, groups: Iterator, stop, bar) -> tuple[ImitationState, Validation]:
         validation, validated = None, self.run.validation_updates
-        self._window, self._window_tokens = [], 0
         self._window_start = time.perf_counter()
         while self._done < self.run.num_updates:
             group, self._position = next(groups)

@@ -374,19 +374,19 @@ def test_log_probabilities_are_those_of_the_whole_history(name, games):
     for turn in range(2):
         commands = [reply.command for reply in player.act(observations, info.admissible)]
         for number, history in enumerate(histories):
-            spoken = player.spoken[number][turn]
+            reply = player.sampled[number][turn]
             encoded = [encode(style.command(c)) for c in info.admissible[number]]
             state, command = grammar.start, []
-            for place, token in enumerate(spoken.ids):
-                logits = np.array(logits_after(model, history + spoken.ids[:place]))
+            for place, token in enumerate(reply.ids):
+                logits = np.array(logits_after(model, history + reply.ids[:place]))
                 begun = [c[len(command)] for c in encoded if c[: len(command)] == command]
                 allowed = np.zeros(len(logits), bool)
                 allowed[begun if grammar.is_command[state] else grammar.permitted[state]] = True
                 permitted = np.where(allowed, logits, -np.inf)
                 for found, expected in (
-                    (spoken.log_prob, logits),
-                    (spoken.permitted_log_prob, permitted),
-                    (spoken.behaviour_log_prob, permitted / temperature),
+                    (reply.log_prob, logits),
+                    (reply.permitted_log_prob, permitted),
+                    (reply.behaviour_log_prob, permitted / temperature),
                 ):
                     assert abs(found[place] - log_softmax(expected)[token]) < 1e-3
                 command += [token] if grammar.is_command[state] else []
@@ -395,5 +395,5 @@ def test_log_probabilities_are_those_of_the_whole_history(name, games):
         observations, info = taken.observations, taken.info
         for number, text in enumerate(observations):
             notes[number].read(text)
-            histories[number] += player.spoken[number][turn].ids + encode(style.observation(text))
+            histories[number] += player.sampled[number][turn].ids + encode(style.observation(text))
             histories[number] += encode(notes[number].marker())
