@@ -31,7 +31,7 @@ from experiments.alfworld_data import (
     human_goals,
     share_below,
 )
-from experiments.hindsight_data import OwnPlay, solved_games
+from experiments.hindsight_data import HindsightDemonstrator, solved_games
 from experiments.household_episodes import LabelledEpisode, visited_states
 from experiments.household_rounds import label_episode, play_games
 from experiments.planner_config import PlannerConfig, continued, read_command_line
@@ -65,11 +65,11 @@ class Run:
         self.mesh = data_mesh([s.rows for s in batch_shapes(config)], config.run.num_devices)
         self.visited = visited_states(folder / "visited")
         self.solved = solved_games(folder / "solved")
-        self.demonstrator = self._own_play() if config.stage == "rl" else self._expert()
+        self.demonstrator = self._hindsight() if config.stage == "rl" else self._expert()
 
-    def _own_play(self) -> OwnPlay:
+    def _hindsight(self) -> HindsightDemonstrator:
         config = self.config
-        return OwnPlay(
+        return HindsightDemonstrator(
             self.games.by_name(),
             config.algorithm,
             config.play,
@@ -107,7 +107,7 @@ class Run:
             source, share = "alfworld", f" ({config.generated_share:.0%} of the demonstrations)"
             beside = f" and {played}{share}" if made else ""
             played = f"{len(games.split.train):,} of the benchmark{beside}"
-        if isinstance(self.demonstrator, OwnPlay):
+        if isinstance(self.demonstrator, HindsightDemonstrator):
             tasks = sum(self.demonstrator.walked.values())
             played += (
                 f"; learns from {config.play.walks:,} random walks, which solved {tasks:,} tasks, "
@@ -265,7 +265,7 @@ class Run:
 
     def _rounds(self):
         source, updates = self.demonstrator, self.config.run.num_updates
-        if not isinstance(source, OwnPlay):
+        if not isinstance(source, HindsightDemonstrator):
             return self._dagger_rounds()
         every = self.config.play.play_interval
         places = range(every, updates, every) if every else ()
@@ -273,7 +273,9 @@ class Run:
             at: functools.partial(self._play, source, number) for number, at in enumerate(places, 1)
         }
 
-    def _play(self, source: OwnPlay, number: int, params: Any, position: Position) -> None:
+    def _play(
+        self, source: HindsightDemonstrator, number: int, params: Any, position: Position
+    ) -> None:
         """One round: train games played for their own goals, sampled; what they solved is kept."""
         play, seed = self.config.play, self.config.run.seed
         games = source.drawn_games(random.Random(f"play-{seed}-{number}"))

@@ -101,7 +101,7 @@ class Pool:
         return rng.choices(solved, cum_weights=cumulative)[0]
 
 
-class OwnPlay:
+class HindsightDemonstrator:
     """Episodes of tasks that the planner's own play solved, chunk after chunk.
 
     A chunk depends on its number and on the rounds that may serve it.

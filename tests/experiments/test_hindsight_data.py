@@ -16,7 +16,13 @@ from experiments import hindsight_data
 from experiments.alfworld_data import entity_tokenizer
 from experiments.alfworld_planner import main
 from experiments.hindsight_config import HindsightConfig
-from experiments.hindsight_data import OwnPlay, Pool, Solved, labelled_episodes, solved_games
+from experiments.hindsight_data import (
+    HindsightDemonstrator,
+    Pool,
+    Solved,
+    labelled_episodes,
+    solved_games,
+)
 from experiments.planner_config import read_command_line
 from jaxagent.text import Episode
 from jaxagent.training.packing import Shape
@@ -106,21 +112,23 @@ def games():
     return {made.game.name: made.game for made in generate_games(12, 7)}
 
 
-def own_play(games, folder, algorithm="hindsight", **changes):
+def demonstrator(games, folder, algorithm="hindsight", **changes):
     config = HindsightConfig(**{"walks": 40, **changes})
     writer = EpisodeWriter(FORMATS["compact"], entity_tokenizer())
     shapes = [Shape(2, 512, 200), Shape(1, 1024, 400)]
-    return OwnPlay(games, algorithm, config, writer, shapes, 3, solved_games(folder), 0.5)
+    return HindsightDemonstrator(
+        games, algorithm, config, writer, shapes, 3, solved_games(folder), 0.5
+    )
 
 
 def test_a_chunk_depends_on_its_number_and_on_the_rounds_before_it(games, tmp_path):
-    play = own_play(games, tmp_path)
+    play = demonstrator(games, tmp_path)
     before = [play.episodes(number) for number in (0, 1)]
     found = play.solved(*won(games))
     play._rounds.add(1, found, 1)
     assert same(play.episodes(0), before[0])
     assert not same(play.episodes(1), before[1])
-    again = own_play(games, tmp_path)
+    again = demonstrator(games, tmp_path)
     assert same(again.episodes(1), play.episodes(1))
 
 
@@ -134,20 +142,20 @@ def won(games):
 
 def test_a_won_game_is_kept_by_its_critical_path(games, tmp_path):
     game, episode = won(games)
-    kept = own_play(games, tmp_path).solved(game, episode)
+    kept = demonstrator(games, tmp_path).solved(game, episode)
     own = [each for each in kept if each.is_own]
     assert len(own) == 1
     assert own[0].solution.task == game.task
     assert carried_out(game, game.task, own[0].commands) == own[0].commands
     assert "look" not in own[0].commands
     lost = episode._replace(won=False)
-    assert not [each for each in own_play(games, tmp_path).solved(game, lost) if each.is_own]
+    assert not [each for each in demonstrator(games, tmp_path).solved(game, lost) if each.is_own]
 
 
 def test_own_successes_learn_nothing_in_hindsight(games, tmp_path):
-    play = own_play(games, tmp_path, "own_successes", walks=300, walk_steps=80)
+    play = demonstrator(games, tmp_path, "own_successes", walks=300, walk_steps=80)
     assert all(games[s.game].task == s.solution.task for s in play._walked)
-    assert 0 < sum(play.walked.values()) < sum(own_play(games, tmp_path).walked.values()) * 40
+    assert 0 < sum(play.walked.values()) < sum(demonstrator(games, tmp_path).walked.values()) * 40
     game, episode = won(games)
     assert [each.is_own for each in play.solved(game, episode)] == [True]
     assert play.solved(game, episode._replace(won=False)) == []
@@ -157,17 +165,17 @@ def test_own_successes_learn_nothing_in_hindsight(games, tmp_path):
 def test_other_things_stand_in_at_their_share(games, tmp_path, monkeypatch, share):
     tried = []
     monkeypatch.setattr(hindsight_data, "with_other_thing", lambda *given: tried.append(given))
-    own_play(games, tmp_path, other_things=share).episodes(0)
+    demonstrator(games, tmp_path, other_things=share).episodes(0)
     assert bool(tried) == bool(share)
     assert not share or len(tried) >= 256
     tried.clear()
-    own_play(games, tmp_path, "own_successes", other_things=1.0, walks=300).episodes(0)
+    demonstrator(games, tmp_path, "own_successes", other_things=1.0, walks=300).episodes(0)
     assert not tried  # only what play is relabelled by
 
 
 def test_walks_that_solve_nothing_are_refused(games, tmp_path):
     with pytest.raises(ValueError, match=r"walks \(1 of 1 commands\) solved no task that algo"):
-        own_play(games, tmp_path, walks=1, walk_steps=1)
+        demonstrator(games, tmp_path, walks=1, walk_steps=1)
 
 
 @pytest.mark.parametrize(
