@@ -266,10 +266,10 @@ def judges(group: str, module: str) -> str:
 
 
 class Judge:
-    """Judges mutants until the time is over, and remembers every verdict."""
+    """Judges mutants and remembers every verdict."""
 
-    def __init__(self, folder: Path, seconds: float):
-        self.folder, self.end = folder, time.monotonic() + seconds
+    def __init__(self, folder: Path):
+        self.folder = folder
         self.state = json.loads(STATE.read_text()) if STATE.exists() else {}
 
     def is_known(self, mutant: Mutant) -> bool:
@@ -279,11 +279,9 @@ class Judge:
             return False
         return bool(entry["failed"]) or entry["tests"] == judges(mutant.group, mutant.module)
 
-    def judge(self, mutant: Mutant) -> str | None:
-        """The test that caught the mutant, "" for none; None where there was no time."""
+    def judge(self, mutant: Mutant) -> str:
+        """The test that caught the mutant, "" for none."""
         if not self.is_known(mutant):
-            if time.monotonic() > self.end:
-                return None
             self.state[_name(mutant)] = {
                 "source": fingerprint(mutant.source),
                 "tests": judges(mutant.group, mutant.module),
@@ -299,23 +297,27 @@ def _name(mutant: Mutant) -> str:
 
 
 def run(chosen: list[Mutant], seconds: float) -> dict[str, bool]:
-    """The verdict on every mutant for which there was time; the unchanged code goes first."""
-    found, waiting = {}, 0
+    """The verdict on every mutant for which there was time, and always on the first one.
+
+    The unchanged code of a module is judged before its mutants. With no time left, a mutant that
+    was judged before is still reported.
+    """
+    found, waiting, end = {}, 0, time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as name:
         copy_of_the_tree(Path(name))
-        judge = Judge(Path(name), seconds)
+        judge = Judge(Path(name))
         for mutant in chosen:
+            if found and time.monotonic() > end and not judge.is_known(mutant):
+                waiting += 1
+                continue
             original = path_of(mutant.group, mutant.module).read_text()
             unchanged = mutant._replace(label=f"{mutant.module}.py unchanged", source=original)
             failed = judge.judge(unchanged)
             if failed:
                 raise SystemExit(f"{failed} fails on the unchanged code of {mutant.module}.py")
-            failed = None if failed is None else judge.judge(mutant)
-            if failed is None:
-                waiting += 1
-            else:
-                found[_name(mutant)] = bool(failed)
-                print("caught  " if failed else "survivor", _name(mutant), failed, flush=True)
+            failed = judge.judge(mutant)
+            found[_name(mutant)] = bool(failed)
+            print("caught  " if failed else "survivor", _name(mutant), failed, flush=True)
     if waiting:
         print(f"{waiting} mutants are still waiting: run again to go on")
     return found

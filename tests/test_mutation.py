@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_a_sample_of_mutants_is_caught_or_explained():
-    """The same sample each time; after 45 s no other is begun."""
+    """The same sample each time; the first is always judged, after 45 s no other is begun."""
     chosen = ["losses", "replay", "--sample", "4", "--seed", "16", "--seconds", "45"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.mutate", *chosen],
